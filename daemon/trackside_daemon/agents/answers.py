@@ -1,7 +1,5 @@
 """The answers to an agent's questions about runs, from the history."""
 
-from __future__ import annotations
-
 import re
 import time
 from asyncio import gather

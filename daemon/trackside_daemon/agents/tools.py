@@ -1,7 +1,5 @@
 """The tools that agents may call: their arguments, of whose classes the JSON schemas are made, and their descriptions."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec

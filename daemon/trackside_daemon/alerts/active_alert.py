@@ -3,8 +3,6 @@
 Alerts that come and go have least firing times, which grow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone

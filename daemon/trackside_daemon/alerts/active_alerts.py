@@ -1,7 +1,5 @@
 """All active alerts: the one place that decides which alerts fire, from the findings of detectors and rules."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

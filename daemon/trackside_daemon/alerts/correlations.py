@@ -1,7 +1,5 @@
 """The ids by which other systems refer to runs, and the runs of our own commands, from the hellos of their sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import PurePath
 

@@ -1,7 +1,5 @@
 """Alerts that fire now, and those that begin, get worse or return, from the records of their changes."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable

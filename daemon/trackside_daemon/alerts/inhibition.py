@@ -1,7 +1,5 @@
 """Inhibition: an active alert suppresses the alerts that are its consequences."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Requests for the gradient norm of each layer, when the loss or the gradients of a run raise an alert."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable

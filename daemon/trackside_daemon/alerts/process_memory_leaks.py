@@ -5,8 +5,6 @@ reported, and for a hundred seconds if it would fill the memory within an hour. 
 memory, and the kernel reclaims it. The ranks of a run leak together, so a run has one alert, which names the first rank.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from math import inf

@@ -1,7 +1,5 @@
 """Active silences: the alerts that are muted, and until when."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

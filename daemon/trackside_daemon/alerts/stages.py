@@ -1,7 +1,5 @@
 """Protocols of the pipeline's stages for findings and alerts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Alert that users raise to test whether notifications arrive."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from typing import NamedTuple

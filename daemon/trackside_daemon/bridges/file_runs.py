@@ -1,7 +1,5 @@
 """Read runs in CSV and JSON files: of `trackside export`, Lightning's CSVLogger, Hugging Face's trainer, W&B or pandas."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 The sessions are those of the client, so that the daemon treats the values as those of a training that pushes.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

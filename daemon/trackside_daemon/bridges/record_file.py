@@ -1,7 +1,5 @@
 """Read a file of records with checksums, which may be damaged anywhere and may still grow."""
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator

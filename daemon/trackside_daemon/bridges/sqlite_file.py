@@ -1,7 +1,5 @@
 """Open another tool's SQLite file for reading, with limits, since the file may be hostile."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import sys

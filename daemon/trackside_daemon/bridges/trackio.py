@@ -1,7 +1,5 @@
 """Read the runs in a database of trackio, which has one for each project."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import datetime, timezone

@@ -3,8 +3,6 @@
 Those of slow runs, and of memory, are compared with the healthy ones.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -1,7 +1,5 @@
 """Time around and between the attempts of a run, steps that are lost or done again, and resumes that do not continue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trackside_daemon.causes.cause import Cause, Evidence, Kind, LostTime, drawn_accounts, of_accounts

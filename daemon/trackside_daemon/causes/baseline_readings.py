@@ -1,7 +1,5 @@
 """Readings of a run whose usual levels are those of its baseline, as if the baseline had ended when the run began."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 

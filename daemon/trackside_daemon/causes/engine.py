@@ -1,7 +1,5 @@
 """All causes, asked about a slow-down against the time before, or about a run against nothing or a baseline."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 

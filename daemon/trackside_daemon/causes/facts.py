@@ -1,7 +1,5 @@
 """Read what a diagnosis needs from the history: the times of the ranks, the alerts, captures, and the machine's series."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence

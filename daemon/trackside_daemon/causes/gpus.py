@@ -1,7 +1,5 @@
 """Other processes on the ranks' GPUs, errors and narrow links, low clocks, idle GPUs, and steps that wait for the host."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Pauses within steps: steps that took much longer than the median one, and the period in which they come."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise

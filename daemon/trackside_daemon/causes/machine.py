@@ -1,7 +1,5 @@
 """Causes outside of the training: CPUs, memory and storage that the machine is short of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from trackside_daemon.causes.cause import Cause, Kind, LostTime, series_evidence

@@ -1,7 +1,5 @@
 """Alerts of a run that no other cause has, and a best evaluation that is long ago."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trackside_daemon.causes.cause import Cause, Evidence, Kind, LostTime, alert_evidence

@@ -1,7 +1,5 @@
 """The curves of a run's GPUs, processes and host, each quantity once: for statistics, reports and mirrors."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

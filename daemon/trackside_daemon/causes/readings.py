@@ -1,7 +1,5 @@
 """Readings of the machine before and during a slow-down: usual levels, those during it, and whom they are about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median

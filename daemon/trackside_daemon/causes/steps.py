@@ -1,7 +1,5 @@
 """Waits of a step: for data, checkpoints, evaluations, the exchange with other ranks, and the slowest of these."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from math import ceil, inf, isfinite, sqrt

@@ -1,7 +1,5 @@
 """Suggestions about the size of a job: more or fewer CPUs, memory, workers, and what GPUs have left. None has a number of gain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any

@@ -1,7 +1,5 @@
 """The verdict on a run that stands still or is broken: one sentence, the same in every command, page, answer and alert."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """The checkpoints of the runs on this machine: found, audited, and published as records."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

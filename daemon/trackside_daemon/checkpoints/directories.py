@@ -1,7 +1,5 @@
 """Runs with a process on this machine, their directories and open files, and the times of the scans of these."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

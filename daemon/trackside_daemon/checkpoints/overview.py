@@ -1,7 +1,5 @@
 """The checkpoints of a run as JSON: each with the value of a metric, and which has the best one."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby

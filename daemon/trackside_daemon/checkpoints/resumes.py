@@ -1,7 +1,5 @@
 """Judge each new attempt of a run once it has made enough steps, and report the verdict."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import threading

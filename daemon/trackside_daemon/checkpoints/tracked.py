@@ -1,7 +1,5 @@
 """A checkpoint that is followed: the reports of it, when it is stable, and what an audit of it means."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Output of the commands."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The interface of a collector: a protocol, without a base class."""
 
-from __future__ import annotations
-
 from typing import Protocol, runtime_checkable
 
 from trackside_daemon.model.metric import Metric, Sample

@@ -3,8 +3,6 @@
 Each error is one line. It names the setting as the user wrote it, the value, and what to write instead.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

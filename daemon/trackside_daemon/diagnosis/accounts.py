@@ -1,7 +1,5 @@
 """The accounts of a run's time by the inputs that the history has, and the run with its goodput, the share of useful compute."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise

@@ -6,8 +6,6 @@ the correlation reduces their effective number, n (1 - r) / (1 + r) for a correl
 1946).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import fsum, inf, isfinite, nan, sqrt

@@ -1,7 +1,5 @@
 """Read how fast a run was over time: its steps, tokens, phases, and the own time and wait of each rank."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from bisect import bisect_right, insort

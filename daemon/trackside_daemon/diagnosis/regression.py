@@ -4,8 +4,6 @@ Once a minute a thread compares the duration of a step over the whole run with t
 that a slow disk does not delay the pipeline.
 """
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import threading

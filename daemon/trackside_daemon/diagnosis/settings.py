@@ -1,7 +1,5 @@
 """The settings of costs and reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isfinite
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The results of `trackside benchmark`: their tables and remarks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

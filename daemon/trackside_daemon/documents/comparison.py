@@ -1,7 +1,5 @@
 """A comparison of groups of runs: their configurations, results, speed and metrics, with a column for each group."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import isnan
 from typing import Any

@@ -1,7 +1,5 @@
 """Write a document as CSV: each table with its title, and an empty line between them."""
 
-from __future__ import annotations
-
 from trackside_daemon.documents.elements import Document, Table, texts
 from trackside_daemon.model.text import csv_line
 

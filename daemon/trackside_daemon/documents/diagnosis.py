@@ -1,7 +1,5 @@
 """Diagnoses of runs: in at most 25 lines for a terminal, and in tables that have all of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

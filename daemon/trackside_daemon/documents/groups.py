@@ -1,7 +1,5 @@
 """Groups of runs, their values, and how these differ from a baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, isfinite, nan, sqrt
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Write a document as one HTML file that loads nothing and runs no script but its own; what runs wrote is escaped."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64encode

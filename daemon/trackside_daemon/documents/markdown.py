@@ -1,7 +1,5 @@
 """Write a document as Markdown; what runs wrote is escaped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from trackside_daemon.documents.elements import Cell, Code, Document, Table, bounded, bounded_lines, texts

@@ -1,7 +1,5 @@
 """A report about runs: what is known of each, where its time went, its curves, and how they differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """A run: its facts, values, attempts, alerts and events."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import sqrt

@@ -1,7 +1,5 @@
 """Write a document as text: aligned, without colour and control characters, and as wide as the terminal."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

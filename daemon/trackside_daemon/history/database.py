@@ -4,8 +4,6 @@ The file is longer than others, since all states of the one file are here: open,
 does not take it, damaged and set aside.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

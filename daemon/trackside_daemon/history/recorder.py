@@ -1,7 +1,5 @@
 """The history as the rest of the daemon uses it: accepts batches, and answers for sessions, runs and alerts."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3

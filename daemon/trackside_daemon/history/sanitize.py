@@ -1,7 +1,5 @@
 """Clean records before they are stored: no secrets, and only text that can be encoded."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

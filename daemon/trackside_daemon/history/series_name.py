@@ -1,7 +1,5 @@
 """The name of a machine's series in the history, and its labels."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The time of a run's ranks: where it was spent, what was lost, and how efficiently the GPUs worked."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Record the counters of live trainings beside the machine's series, so that their rates can be drawn over time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from trackside_daemon.history.series_name import series_name

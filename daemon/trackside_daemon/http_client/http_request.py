@@ -3,8 +3,6 @@
 Logs and errors show only scheme, host and port of an address, because the rest may be secret.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import socket

@@ -1,7 +1,5 @@
 """The messages of clients: their bodies, decoded and checked; how many there are; and what each owner may send."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

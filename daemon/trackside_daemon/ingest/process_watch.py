@@ -1,7 +1,5 @@
 """Follows the processes at the other ends of the connections, and determines how each of them ends."""
 
-from __future__ import annotations
-
 import resource
 from collections import Counter
 from pathlib import Path

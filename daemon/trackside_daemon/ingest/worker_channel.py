@@ -1,7 +1,5 @@
 """Records between the daemon and its ingest worker, over a Unix socket pair."""
 
-from __future__ import annotations
-
 import array
 import os
 import socket

@@ -3,8 +3,6 @@
 One of our own modules never imports from the working directory.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess  # noqa: TID251  this file starts the user's and the demo's processes

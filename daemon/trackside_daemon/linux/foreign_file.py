@@ -1,7 +1,5 @@
 """Open files that somebody else may write or replace at any moment: only what has been checked is opened."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -4,8 +4,6 @@ A container's cgroup disappears with it, and the root of v2 has no counter. The 
 ``/proc/vmstat``, which counts for the whole machine.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

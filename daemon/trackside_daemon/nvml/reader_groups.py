@@ -1,7 +1,5 @@
 """Groups of readers, which ``--collector.gpu.extra`` and ``--collector.gpu.skip`` select by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 

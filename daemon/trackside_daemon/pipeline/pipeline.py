@@ -3,8 +3,6 @@
 A push comes as two batches: one of samples, which changes the state, and one of records, for history and detectors.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -5,8 +5,6 @@ is left alone, and another thread runs the collectors that follow. The slow coll
 anything waiting for it, until it is as fast as the others again.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,7 +1,5 @@
 """List all collectors of one daemon, in the order in which they run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The sampler: runs every collector on each tick, times it and reports its success."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -1,7 +1,5 @@
 """The alerting of one daemon: finding sources, active alerts, evidence and notifications."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence

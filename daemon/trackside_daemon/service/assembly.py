@@ -1,7 +1,5 @@
 """Assembles the daemon: builds every part, and connects each with those that come after it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

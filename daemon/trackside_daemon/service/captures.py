@@ -1,7 +1,5 @@
 """The captures of one daemon: connects recorders, store, history and pipeline."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The life cycle of the daemon: start, serve, reload, stop."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging

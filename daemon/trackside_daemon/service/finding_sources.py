@@ -1,7 +1,5 @@
 """The finding sources of a daemon: detectors of samples and runs, and rules over the families of GPUs, host and processes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 

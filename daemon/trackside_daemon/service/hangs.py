@@ -1,7 +1,5 @@
 """Verdicts on runs that hang: connects the alerts with the flight recorders of the ranks."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -1,7 +1,5 @@
 """The ends of runs that ended while no daemon was running."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The reports that the daemon writes by itself, and the directories of experiments, in a process of their own."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Textual application of `trackside top`."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

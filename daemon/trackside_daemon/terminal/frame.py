@@ -1,7 +1,5 @@
 """A frame: the lines of all panes, for a terminal of a given size."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap

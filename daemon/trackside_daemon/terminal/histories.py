@@ -1,7 +1,5 @@
 """Pane of the last minutes of the host and its GPUs, from the series of `/api/v1/machine`."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The data of one moment: as a frame of text, or as a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

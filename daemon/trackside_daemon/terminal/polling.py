@@ -1,7 +1,5 @@
 """Polling of a daemon in a thread, so that a slow response does not delay a key."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Pane of the processes that train or use a GPU, as a tree or sorted by a column."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any

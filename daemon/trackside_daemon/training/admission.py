@@ -1,7 +1,5 @@
 """The limits of what clients may export, and who is exported when one is reached: each owner gets the same share."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

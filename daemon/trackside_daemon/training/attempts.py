@@ -1,7 +1,5 @@
 """The number of the attempt that a session belongs to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from trackside.wire import Identity

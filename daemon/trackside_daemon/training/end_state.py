@@ -1,7 +1,5 @@
 """The end of a session, from its bye and from the exit of its process."""
 
-from __future__ import annotations
-
 import signal
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The values of chosen layers of one rank's model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isnan
 

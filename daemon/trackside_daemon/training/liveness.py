@@ -1,7 +1,5 @@
 """Checks whether the process of a client still exists, as far as this machine can observe it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from trackside.environment.identity import boot_id, stat

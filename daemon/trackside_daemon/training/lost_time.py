@@ -9,8 +9,6 @@ A counter must not fall when the daemon restarts. The history therefore stores w
 end it soon shows the last.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Runs that ended while no daemon was running: state, info, end and dropped values, so that rules see them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 

@@ -4,8 +4,6 @@ Each method applies a message and returns the batches that follow from it. The f
 the ends of runs depend on each other, so one class decides on them.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial

@@ -7,8 +7,6 @@ Prometheus gets native histograms in protobuf: messages of https://github.com/pr
 io/prometheus/client/metrics.proto, each with its length before it.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Mapping
 from functools import cache

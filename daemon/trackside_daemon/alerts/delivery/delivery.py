@@ -1,7 +1,5 @@
 """Delivery of alerts to sinks, each by a thread of its own."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

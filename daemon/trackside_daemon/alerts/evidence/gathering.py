@@ -1,7 +1,5 @@
 """Thread that gathers the evidence of alerts, and returns it as `AlertNote` records."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """The machine of an alert: its GPUs with the ranks on them, the processes of the training, and the resources of host and cgroups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

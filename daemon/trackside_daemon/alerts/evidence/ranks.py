@@ -1,7 +1,5 @@
 """The ranks of an alert: their latest values, the latest samples of its key, and their Python stacks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import islice, pairwise
 from typing import Any

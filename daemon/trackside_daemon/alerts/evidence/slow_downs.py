@@ -1,7 +1,5 @@
 """Find the likely causes of an alert about slowness, from the history, the newest values and the processes."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

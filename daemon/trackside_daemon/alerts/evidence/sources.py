@@ -1,7 +1,5 @@
 """Sources of evidence: the newest values, the history, the processes of the training, and stacks from its ranks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

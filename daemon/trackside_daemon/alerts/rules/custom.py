@@ -1,7 +1,5 @@
 """Rules of the configuration, converted to the form of the built-in ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

@@ -1,7 +1,5 @@
 """Evaluation of the rules once per tick: a condition that lasts long enough is a finding, and so is its end."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone

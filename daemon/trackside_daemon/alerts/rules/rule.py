@@ -1,7 +1,5 @@
 """Rule: each series that its query returns for long enough is an alert."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from trackside_daemon.alerts.rules.query import Query, duration, listed

@@ -1,7 +1,5 @@
 """Prometheus rules for a configuration: thresholds, alerts of detectors, and alerts about daemons and runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Rules as readable YAML: a rule file of Prometheus, or a manifest of the Prometheus operator."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Alerts as JSON for Prometheus and Alertmanager: stable labels, annotations and times."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

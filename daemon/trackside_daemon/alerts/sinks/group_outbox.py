@@ -1,7 +1,5 @@
 """Outbox that groups alerts by run for human readers: the first message at once, then at most one a minute."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter

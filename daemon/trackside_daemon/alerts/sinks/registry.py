@@ -1,7 +1,5 @@
 """List of the sinks; add a new one here."""
 
-from __future__ import annotations
-
 from trackside_daemon.alerts.sinks.log.sink import LogSink
 from trackside_daemon.alerts.sinks.settings import SinksSection
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink

@@ -1,7 +1,5 @@
 """Positions of a mirror: the number of samples of each series that its target has, in a small SQLite file."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

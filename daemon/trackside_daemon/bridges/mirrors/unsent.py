@@ -1,7 +1,5 @@
 """Read from the history what a target does not have yet."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping

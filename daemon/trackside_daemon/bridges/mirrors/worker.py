@@ -4,8 +4,6 @@ The first request is a `Start`, each further one null; each answer is the mirror
 sends what it has not sent yet, for `FLUSH_SECONDS` at most, and the process ends.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import sys

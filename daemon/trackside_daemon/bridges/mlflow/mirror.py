@@ -1,7 +1,5 @@
 """Mirror runs to an MLflow server, by its REST API."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

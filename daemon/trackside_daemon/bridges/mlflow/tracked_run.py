@@ -1,7 +1,5 @@
 """A run of MLflow, whatever stores it: its fields, and its metrics merged back into pushes."""
 
-from __future__ import annotations
-
 import sys
 from abc import abstractmethod
 from array import array

@@ -1,7 +1,5 @@
 """Mirror runs, GPUs and host over OTLP: each sample with the name, the labels and the time that it has here."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Ask over the exported runs of all machines, with DuckDB."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from glob import escape

@@ -1,7 +1,5 @@
 """Write the files of a run that has ended: its samples, its alerts, and one row with its facts, which comes last."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Read every file of an archive back, and name those that are wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple

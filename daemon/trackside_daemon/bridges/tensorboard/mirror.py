@@ -1,7 +1,5 @@
 """Mirror runs to event files: one directory for each run, and one file for each attempt of a rank."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Read the event files of one run, which may lie in several directories: a writer for training, one for validation."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush

@@ -5,8 +5,6 @@ checksum, a length and a kind: https://github.com/google/leveldb/blob/main/doc/l
 a block.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -4,8 +4,6 @@ The client buffers what it gets, and uploads or writes everything before the end
 the run and ends it again. The end does not show whether the server has accepted the rows, so the server is queried for them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

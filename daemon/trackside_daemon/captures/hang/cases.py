@@ -1,7 +1,5 @@
 """The answers of all ranks, bounded and without control characters, merged: what holds up each process group."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

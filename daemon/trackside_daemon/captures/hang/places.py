@@ -1,7 +1,5 @@
 """Places of a rank and of the processes below it, in words."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

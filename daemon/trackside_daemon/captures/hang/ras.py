@@ -1,7 +1,5 @@
 """The view of NCCL RAS, which NCCL 2.24 and later serve to the local machine (NCCL's user guide, "RAS")."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time

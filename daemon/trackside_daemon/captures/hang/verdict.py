@@ -1,7 +1,5 @@
 """The verdict on a run that hangs: for whom it waits, and where that rank is."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import NamedTuple

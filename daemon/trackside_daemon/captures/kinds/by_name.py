@@ -1,7 +1,5 @@
 """All kinds of captures by their names, and the text of a capture."""
 
-from __future__ import annotations
-
 from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
 from trackside_daemon.captures.kinds.kind import CaptureKind
 from trackside_daemon.captures.kinds.layers import Layers

@@ -1,7 +1,5 @@
 """Flight recorders of torch.distributed with the stacks of ranks, from trackside's client: who waits for whom."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

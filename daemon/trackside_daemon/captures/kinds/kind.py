@@ -1,7 +1,5 @@
 """The base of all kinds of captures, and the interface of those who record ranks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """Memory of ranks as captures: the largest allocations, by trackside's client, and the mappings of the process."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

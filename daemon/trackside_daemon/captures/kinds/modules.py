@@ -1,7 +1,5 @@
 """Modules of a watched model as captures: the time and the activations of each, by trackside's client, as a Chrome trace."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

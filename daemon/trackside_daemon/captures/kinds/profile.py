@@ -1,7 +1,5 @@
 """Profiles of steps: recorded by PyTorch's own profiler or by trackside's client, summarised in a process of their own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Stacks of all threads of ranks, from trackside's client, with and without PyTorch."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The environment in which PyTorch asks this daemon for profiles, and the versions for which it is set."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

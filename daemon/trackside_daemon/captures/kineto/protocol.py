@@ -1,7 +1,5 @@
 """Datagrams between PyTorch and this daemon (libkineto's ``IpcFabricConfigClient.cpp``), and the text of a configuration."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from typing import NamedTuple

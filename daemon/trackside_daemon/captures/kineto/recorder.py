@@ -1,7 +1,5 @@
 """Recordings by PyTorch's own profiler, which asks the daemon's socket for configurations."""
 
-from __future__ import annotations
-
 import logging
 import math
 import shutil

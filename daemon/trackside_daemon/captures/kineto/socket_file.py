@@ -4,8 +4,6 @@ A file whose socket is gone delays the end of each process by 8 s, because libki
 removed at every end: by the daemon, and if that is killed by its ingest worker.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

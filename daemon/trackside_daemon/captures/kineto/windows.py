@@ -1,7 +1,5 @@
 """The windows in which ranks record: at once, after the same optimizer step, or at the same moment."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from math import ceil

@@ -4,8 +4,6 @@ The daemon limits its memory. It limits its time. After half a second of a proce
 nothing else does.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The class of bottleneck of a rank, with the numbers that decide."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

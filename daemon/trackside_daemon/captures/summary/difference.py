@@ -1,7 +1,5 @@
 """The difference of two profiles of a run: what became slower or faster beyond the noise of the steps."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Divide each step among what it waits for or does; the parts of a step sum to its duration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Cut a trace to whole steps, from the marks of its optimizer or of its profiler, and mark them for viewers."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Tables of a profile: operators by their own time on CPU and GPU, and the user's functions by their nested calls."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Read traces of PyTorch's profiler in Chrome's format, with only the fields that a summary needs."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from pathlib import Path

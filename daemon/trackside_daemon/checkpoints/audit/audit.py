@@ -1,7 +1,5 @@
 """Audit one checkpoint: everything that can be seen from outside."""
 
-from __future__ import annotations
-
 import errno
 import io
 import zipfile

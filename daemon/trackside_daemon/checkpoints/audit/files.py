@@ -1,7 +1,5 @@
 """List directories of checkpoints and the files of one, and check that all of them are there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The requests of the daemon to the processes that read checkpoints, and their answers; a line of JSON each."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import msgspec

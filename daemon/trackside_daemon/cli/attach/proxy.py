@@ -1,7 +1,5 @@
 """A run on behalf of a process: its session is one of this command, which lives as long as the process."""
 
-from __future__ import annotations
-
 import os
 import select
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Read the stacks of a process, in the best way that there is for it."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands alerts, alerts show and alerts dismiss: a list of alerts, one with its evidence, and marks of false alarms."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any

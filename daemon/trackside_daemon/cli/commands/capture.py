@@ -1,7 +1,5 @@
 """The commands capture and captures: record a run now, and list what was recorded."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Output of `trackside replay --explain`: why an alert fires at a step or does not, by the settings that decide it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from trackside_daemon.cli.errors import CommandError

@@ -1,7 +1,5 @@
 """Rows from JSON lines or CSV, of `trackside export` or written by hand, for `trackside replay`."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -4,8 +4,6 @@ It pushes to the daemon of $TRACKSIDE_ENDPOINT until SIGTERM, after which the ru
 have failed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

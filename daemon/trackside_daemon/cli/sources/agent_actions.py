@@ -3,8 +3,6 @@
 They ask the API as commands of that person do: the daemon offers them to agents only by its setting ``web.agent-actions``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The content of a ``--web.credentials-file``: a subset of Prometheus' HTTP client configuration."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

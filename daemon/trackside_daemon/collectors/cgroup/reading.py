@@ -3,8 +3,6 @@
 The root of a hierarchy is left out: its values are those of the whole machine, which other collectors read.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -4,8 +4,6 @@ Every series has ``gpu``, the index of nvidia-smi, which may change at a reboot,
 ``trackside_gpu_info`` has all other identification.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 

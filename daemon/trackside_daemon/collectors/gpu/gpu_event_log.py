@@ -1,7 +1,5 @@
 """Log GPU events: GPUs found, lost and recovered, Xid errors, and missing permissions."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Collect the numbers of GPUs present and expected, and the NVML worker's counters, also while there are no readings."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The collectors of the host, each of which reads one subject of /proc or /sys; the short ones are here."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

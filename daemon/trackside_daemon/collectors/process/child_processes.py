@@ -3,8 +3,6 @@
 The samples are sums, because a series per worker would make new series in every epoch.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Find the cgroup of a process, and its container and Slurm job from the cgroup's path."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

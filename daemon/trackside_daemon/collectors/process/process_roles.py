@@ -1,7 +1,5 @@
 """Roles of the processes below a rank, by their names."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Read memory, CPU time, I/O and files of a rank's process, without those of its children."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path

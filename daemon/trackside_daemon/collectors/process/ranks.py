@@ -9,8 +9,6 @@ Simulated GPUs have no processes. For dashboards to show something, a rank that 
 GPU of its local rank.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

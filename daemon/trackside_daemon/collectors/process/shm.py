@@ -1,7 +1,5 @@
 """Recent use of /dev/shm, through which data loader workers pass batches, as the ranks report it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Report how data loader workers die, and why: to a run's history, to the log and as a counter."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

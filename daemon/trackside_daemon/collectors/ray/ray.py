@@ -1,7 +1,5 @@
 """Collect the nodes of Ray on this machine, and the cluster of the dashboard, with the token that this wants."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

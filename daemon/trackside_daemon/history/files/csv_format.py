@@ -1,7 +1,5 @@
 """Read CSV files: our exports, and those of other tools (see `formats`)."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter, deque

@@ -8,8 +8,6 @@ Pushes of more than `GROUP` keys are split, so that a run of a million keys need
 Numbers are written so that reading restores every bit; NaN and infinities are ``nan``, ``inf`` and ``-inf``.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from array import array

@@ -5,8 +5,6 @@ time, and one per key, where a blank cell means no value (pandas, W&B and most s
 value (Aim); TensorBoard's CSV; and JSON lines with the step and the keys in one object.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator

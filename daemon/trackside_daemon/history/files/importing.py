@@ -1,7 +1,5 @@
 """Import runs from files into the history, each completely or not at all."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Read JSON lines, and the JSON document of our export (see `formats`)."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

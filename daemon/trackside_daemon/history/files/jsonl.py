@@ -10,8 +10,6 @@ complete.
 Other times are Unix seconds with microseconds; NaN and infinities are the texts ``nan``, ``inf`` and ``-inf``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

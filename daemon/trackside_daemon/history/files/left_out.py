@@ -3,8 +3,6 @@
 A damaged record costs itself: a reader counts it here, and goes on with the next one that is whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import IO, AnyStr, NamedTuple

@@ -1,7 +1,5 @@
 """Merge the series of a rank back into the pushes that they came from."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush

@@ -3,8 +3,6 @@
 Each rank of an attempt is one session with messages numbered from 1.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from array import array

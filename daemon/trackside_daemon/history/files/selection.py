@@ -1,7 +1,5 @@
 """The part of a run that an export selects, with the series of its machine, and the number of its samples."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Sequence
 from math import inf

@@ -1,7 +1,5 @@
 """Write the media of runs: each item is checked, and becomes a file of a fixed kind for this user alone."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

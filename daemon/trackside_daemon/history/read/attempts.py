@@ -1,7 +1,5 @@
 """Read the attempts of runs: the last one, its end, its highest step, its processes; and the sessions of clients."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

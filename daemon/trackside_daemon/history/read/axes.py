@@ -1,7 +1,5 @@
 """Read when a rank made its steps: from evenly spaced blocks, whatever the length of the run."""
 
-from __future__ import annotations
-
 import sqlite3
 from array import array
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Read the last samples of live ranks, so that detectors can continue from them."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from array import array

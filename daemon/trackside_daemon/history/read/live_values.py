@@ -1,7 +1,5 @@
 """Read the newest values of a run, incrementally, its state, and a curve in few points, fast enough for many runs."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple

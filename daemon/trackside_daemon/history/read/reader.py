@@ -1,7 +1,5 @@
 """Read runs, events and series in the shapes of the API and the commands; times are Unix seconds."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

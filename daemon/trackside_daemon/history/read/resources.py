@@ -1,7 +1,5 @@
 """Read series of the machine, each with its labels apart and as many points as a chart."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Read what a table of runs can have as columns, of all runs at once: configurations, and values of keys."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

@@ -3,8 +3,6 @@
 The page of the runs, the commands, the API and the tools of agents read it here. docs/queries.md describes it.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 import sqlite3

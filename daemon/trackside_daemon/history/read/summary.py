@@ -1,7 +1,5 @@
 """Summarize series: last value, extremes, mean and standard deviation of each, and step and loss of the run."""
 
-from __future__ import annotations
-
 import sqlite3
 from itertools import islice
 from math import nan, sqrt

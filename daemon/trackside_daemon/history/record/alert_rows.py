@@ -1,7 +1,5 @@
 """Write alerts, what is added to them later, and silences."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Pack and trim the history between the commits, a slice of time at a time."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Callable

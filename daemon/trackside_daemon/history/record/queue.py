@@ -1,7 +1,5 @@
 """The queue of the history writer: records, whose owners take turns, and calls between them. It is bounded and thread-safe."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

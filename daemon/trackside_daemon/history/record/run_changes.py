@@ -1,7 +1,5 @@
 """Changes to runs that a user asks for; run each with `Writer.call`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trackside.redact import redact_text

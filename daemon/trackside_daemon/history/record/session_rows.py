@@ -1,7 +1,5 @@
 """Write the rows of a session that begins: its run, its attempt, its stream and itself."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sqlite3

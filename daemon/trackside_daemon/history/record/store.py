@@ -1,7 +1,5 @@
 """Write each record into the tables, in transactions that the `writer` begins and ends."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from array import array

@@ -5,8 +5,6 @@ runs. A run without samples keeps its cells, a sixteenth of the size or less. Pi
 more than their share, which is the same for all, come first: nobody pushes the runs of another user out.
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import os

@@ -4,8 +4,6 @@ If the disk is full or there is no file, the batches wait in the queue and the w
 bounded. What does not fit stays with the clients, whose messages are acknowledged only after the commit.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import sqlite3

@@ -1,7 +1,5 @@
 """Continuation of the worker's counters across the workers that replace it, and of the driver's across wrong readings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Quarantine of the GPUs at which workers hung, so that the other GPUs are still read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trackside_daemon.model.backoff import Backoff

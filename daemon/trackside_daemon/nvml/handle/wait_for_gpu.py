@@ -1,7 +1,5 @@
 """Wait at start for a GPU, for a daemon that must not start without one."""
 
-from __future__ import annotations
-
 import signal
 import time
 

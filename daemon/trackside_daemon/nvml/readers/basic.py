@@ -1,7 +1,5 @@
 """Utilization, memory, power and energy of a GPU: readers of one call, or of one kind of call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

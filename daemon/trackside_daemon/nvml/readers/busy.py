@@ -1,7 +1,5 @@
 """Busy time of a GPU, from the driver's utilization samples, which cover all the time between two cycles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar

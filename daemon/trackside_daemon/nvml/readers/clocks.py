@@ -1,7 +1,5 @@
 """Clocks of a GPU, and the reasons that limit them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

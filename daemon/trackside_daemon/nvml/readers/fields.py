@@ -1,7 +1,5 @@
 """Readers of ``nvmlDeviceGetFieldValues``: many fields in one call, each with a separate status."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence

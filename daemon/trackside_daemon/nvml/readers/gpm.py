@@ -1,7 +1,5 @@
 """GPU performance monitoring (GPM), on Hopper and later: hardware counters between two samples."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Callable, Sequence

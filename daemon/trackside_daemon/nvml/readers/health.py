@@ -1,7 +1,5 @@
 """Errors of a GPU's memory, their repairs, and other signs of a fault."""
 
-from __future__ import annotations
-
 import ctypes
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Identity of a GPU: the labels of ``trackside_gpu_info``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PCIe, NVLink with its fabric, and the link to a Grace CPU: series that need other calls than `FIELDS`, or several links."""
 
-from __future__ import annotations
-
 import ctypes
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """MIG devices of a GPU, listed anew in each cycle, since they can be made and destroyed at any time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Processes on a GPU by the host's process ids: their number, their memory, and their share of its time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

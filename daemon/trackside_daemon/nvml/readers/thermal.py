@@ -1,7 +1,5 @@
 """Temperatures of a GPU, their margins to the thresholds, and its fans."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

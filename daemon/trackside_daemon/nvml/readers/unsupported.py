@@ -1,7 +1,5 @@
 """Calls that a GPU may not support: the reasons, when to try again, and readers that lose nothing else by it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Readings of GPUs that do not exist, as a pure function of time, so that a new worker continues the old one's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 

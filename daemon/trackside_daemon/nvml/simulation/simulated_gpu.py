@@ -1,7 +1,5 @@
 """A simulated GPU: its state at one moment, and the values that follow from it, each counter the integral of its gauge."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

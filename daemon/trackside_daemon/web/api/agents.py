@@ -1,7 +1,5 @@
 """The endpoint for agents: the Model Context Protocol over HTTP, and what only a running daemon can answer."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from functools import cached_property

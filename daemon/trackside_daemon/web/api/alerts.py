@@ -1,7 +1,5 @@
 """Endpoints that dismiss, silence and test alerts."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import time

@@ -1,7 +1,5 @@
 """Endpoints of captures: begin one, and download its files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Endpoints of the daemon itself, and of its reading of GPUs."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from datetime import datetime, timezone

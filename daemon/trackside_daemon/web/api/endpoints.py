@@ -1,7 +1,5 @@
 """The table of API endpoints, from which both the routes and the OpenAPI document are built."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Endpoints of runs: exports, imports, changes, and questions to their processes."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import shutil

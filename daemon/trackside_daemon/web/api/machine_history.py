@@ -1,7 +1,5 @@
 """The last hour of the machine, each second, in memory: the history has it only while a run is live, and less often."""
 
-from __future__ import annotations
-
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

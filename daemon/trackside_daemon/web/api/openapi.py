@@ -1,7 +1,5 @@
 """The OpenAPI document of the API, built from the table of endpoints."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any
 

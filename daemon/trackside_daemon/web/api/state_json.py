@@ -1,7 +1,5 @@
 """JSON content of API responses that comes from the state."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

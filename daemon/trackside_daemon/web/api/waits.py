@@ -1,7 +1,5 @@
 """Wait for events of runs: one poll a second for all who wait, and none while nobody does."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """The HTTP listening socket, bound before heavy imports, with a clear error when the port is in use."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

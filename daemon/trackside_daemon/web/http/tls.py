@@ -1,7 +1,5 @@
 """TLS contexts made from ``tls_server_config``, and the check of client certificates."""
 
-from __future__ import annotations
-
 import logging
 import os
 import ssl

@@ -3,8 +3,6 @@
 In: the thresholds of the configuration. Out: rules, evaluated by the daemon and written as PromQL.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from trackside_daemon.alerts.rules.builtin import gpu, machine

@@ -20,8 +20,6 @@ An alert about an event fires as long as the event is within the window of ten m
 heat, so GpuHot inhibits GpuThrottled.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from trackside_daemon.alerts.rules.query import Matcher, Operator, Query

@@ -22,8 +22,6 @@ port that was never up has no cable and raises no alert. The daemon merges the r
 first rank and counts the others.
 """
 
-from __future__ import annotations
-
 from trackside_daemon.alerts.rules.query import Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.settings import ThresholdsSection

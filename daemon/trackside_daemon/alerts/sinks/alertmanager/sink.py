@@ -1,7 +1,5 @@
 """Sink for an Alertmanager: sends alerts to its API v2, as Prometheus does."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

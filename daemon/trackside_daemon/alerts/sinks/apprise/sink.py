@@ -1,7 +1,5 @@
 """Sinks through the library apprise. Its URLs are secrets, so neither it nor this module may log them."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

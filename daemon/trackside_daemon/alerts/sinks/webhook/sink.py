@@ -1,7 +1,5 @@
 """Sink that posts the JSON of Alertmanager's webhooks, version 4, so that existing receivers work."""
 
-from __future__ import annotations
-
 import json
 import time
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Room of the file systems of some paths; one that does not answer does not affect the others."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

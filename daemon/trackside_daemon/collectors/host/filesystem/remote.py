@@ -5,8 +5,6 @@ another worker continues with the others. So a worker hangs in one file system o
 answer of another. A worker that fails on its own gives no answer, because its failure does not concern a file system.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """The host and its GPUs in the overview: values of ``/metrics``; unmeasured ones are omitted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

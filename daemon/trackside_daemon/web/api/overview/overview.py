@@ -1,7 +1,5 @@
 """The overview document, made from the newest values, the firing alerts and a few values from the history."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import sqlite3

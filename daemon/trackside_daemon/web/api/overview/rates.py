@@ -1,7 +1,5 @@
 """Rates and loss curves, recorded at every tick so that the first response already has them."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Iterable

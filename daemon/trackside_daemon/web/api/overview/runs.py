@@ -1,7 +1,5 @@
 """Runs in the overview: live ones, and ended ones whose ranks are still on ``/metrics``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
