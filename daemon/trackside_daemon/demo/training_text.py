@@ -1,7 +1,5 @@
 """Training text: the help pages that come with every Python, so nothing is downloaded."""
 
-from __future__ import annotations
-
 from pydoc_data.topics import topics
 from random import Random
 from typing import NamedTuple
