@@ -1,7 +1,5 @@
 """The default run, which the functions of the package act on."""
 
-from __future__ import annotations
-
 import copyreg
 import os
 import sys

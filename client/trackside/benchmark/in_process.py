@@ -5,8 +5,6 @@ to the first token; TPOT, from the first token to the last one divided by the to
 `LATENCY`. What fails is counted by its kind and has no times.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import json

@@ -3,8 +3,6 @@
 As JSON, as sentences, as numbers by key, and as a part of a run: pushed numbers, results, and an event for each variant under each load.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median

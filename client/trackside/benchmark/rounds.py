@@ -1,7 +1,5 @@
 """Measure variants in rounds, each in random order, until time is up."""
 
-from __future__ import annotations
-
 import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The answers of a training process to the daemon's questions, by the kind of the question."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple

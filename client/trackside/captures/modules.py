@@ -1,7 +1,5 @@
 """Calls of the modules of watched models during some steps, for a daemon that asks for them."""
 
-from __future__ import annotations
-
 import sys
 import time
 from threading import Event

@@ -4,8 +4,6 @@ A thread of the client turns PyTorch's profiler on for all threads, and off agai
 event. A short profile first measures that, and limits the duration of the profile proper.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

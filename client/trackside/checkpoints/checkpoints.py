@@ -1,7 +1,5 @@
 """Save, prune and load checkpoints in a directory, and report them to the run."""
 
-from __future__ import annotations
-
 import errno
 import os
 from builtins import list as list_  # the class has a method of this name

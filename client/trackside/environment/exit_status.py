@@ -1,7 +1,5 @@
 """Status and cause of a run's end, and the text and the traceback of the exception that ends it."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

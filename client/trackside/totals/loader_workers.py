@@ -4,8 +4,6 @@ Each worker counts its batches, and their wall and CPU time, in memory that it s
 once a second. Batches, their order and random numbers stay as they are. A loader without workers is left alone.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import sys

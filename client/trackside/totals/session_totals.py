@@ -3,8 +3,6 @@
 The client keeps the totals, so that a daemon that was restarted or absent loses none of them.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """Find spools whose processes have ended, so that the daemon, a later client or a command can send them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Keep the numbered messages of a session until they are acknowledged: the window in memory, the rest on disk."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import deque
 from math import inf

@@ -3,8 +3,6 @@
 The file is longer than others: one thread owns the socket, the sessions and the spools, and each of its turns uses all three.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
