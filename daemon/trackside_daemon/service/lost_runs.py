@@ -83,7 +83,7 @@ class LostRuns:
         if not self._stopping.wait(JUDGED_SECONDS):
             self._judge()
         while not self._stopping.wait(RETURN_SECONDS):
-            self._change(self._is_not_here)
+            self._change(lambda process: self._liveness.is_gone(process) is not False)
 
     def _change(self, lost: Callable[[Identity], bool]) -> None:
         self._requests.change(partial(self._lose, self._history.abandon(lost)))
@@ -99,6 +99,3 @@ class LostRuns:
 
     def _is_gone(self, process: Identity) -> bool:
         return self._liveness.is_gone(process) is True
-
-    def _is_not_here(self, process: Identity) -> bool:
-        return self._liveness.is_gone(process) is not False

@@ -33,7 +33,11 @@ class LayerExport:
         return [sample for frame in frames for sample in self._samples_of_frame(frame)] if self._patterns else []
 
     def _samples_of_frame(self, frame: DistributionFrame) -> Iterator[Sample]:
-        chosen = [place for place, name in enumerate(frame.names) if self._matches(name)]
+        chosen = [
+            place
+            for place, name in enumerate(frame.names)
+            if any(matches_wildcards(name, pattern) for pattern in self._patterns)
+        ]
         for column, packed in frame.columns.items():
             if column not in LAYER_COLUMNS or not chosen:
                 continue
@@ -42,9 +46,6 @@ class LayerExport:
                 name = frame.names[place]
                 if not isnan(values[place]) and self._is_admitted(f"{frame.kind}/{name}/{column}"):
                     yield Sample(LAYER_COLUMNS[column], (*self._labels, frame.kind, name), values[place])
-
-    def _matches(self, name: str) -> bool:
-        return any(matches_wildcards(name, pattern) for pattern in self._patterns)
 
     def _is_admitted(self, key: str) -> bool:
         """Return whether a series may be exported; the first call for it decides."""

@@ -48,7 +48,11 @@ def cut(trace: Trace, count: int | None, near: float | None = None) -> Steps:
         thread, edges = _thread(marks), [event.ts for event in _outermost(marks)]
         edges.append(_outermost(marks)[-1].end)
     else:
-        marks = [event for event in trace.events if event.cat == "user_annotation" and _is_optimizer(event.name)]
+        marks = [
+            event
+            for event in trace.events
+            if event.cat == "user_annotation" and event.name.startswith("Optimizer.step#")
+        ]
         if not marks:
             return _unmarked(trace)
         thread, edges = _thread(marks), [event.end for event in _outermost(marks)]
@@ -61,10 +65,6 @@ def cut(trace: Trace, count: int | None, near: float | None = None) -> Steps:
 def durations(edges: Sequence[float]) -> list[float]:
     """Return the seconds of each step."""
     return [(end - begin) / 1e6 for begin, end in pairwise(edges)]
-
-
-def _is_optimizer(name: str) -> bool:
-    return name.startswith("Optimizer.step#")
 
 
 def _begin(event: TraceEvent) -> float:

@@ -60,11 +60,6 @@ def by_index(claim: str, gpus: Sequence[GpuReading]) -> GpuReading | None:
     return next((gpu for gpu in gpus if gpu.index == int(number)), None)
 
 
-def has_mig_devices(gpu: GpuReading) -> bool:
-    """Return whether a GPU is divided into MIG devices."""
-    return bool(_mig_uuids(gpu))
-
-
 def _mig_uuids(gpu: GpuReading) -> list[str]:
     return [labels[0] for family, labels, _ in gpu.values if family == "mig_info"]
 
@@ -324,7 +319,7 @@ def _claimed(process: RankProcess, gpus: Sequence[GpuReading], statuses: Process
 
 def _peak(gpus: Collection[GpuReading], shares: Mapping[str, int]) -> float | None:
     """Return the FLOP/s of some GPUs together, each divided by its *shares*; None when that of one is unknown."""
-    peaks = [(peak_flops(gpu.info.get("name", "")), shares[gpu.uuid]) for gpu in gpus if not has_mig_devices(gpu)]
+    peaks = [(peak_flops(gpu.info.get("name", "")), shares[gpu.uuid]) for gpu in gpus if not _mig_uuids(gpu)]
     if not peaks or len(peaks) < len(gpus) or any(peak is None for peak, _ in peaks):
         return None
     return sum(peak / ranks for peak, ranks in peaks if peak is not None)

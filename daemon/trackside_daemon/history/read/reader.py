@@ -194,7 +194,7 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, list[RankTime
         "attempt_list": [
             {
                 **dict(zip(names, fields, strict=True)),
-                "config": _loads(config),
+                "config": json.loads(config) if config else None,
                 **json.loads(facts),
                 **_measured([time for time in times if time.attempt == fields[0]]),
             }
@@ -339,10 +339,6 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "summary": json.loads(summary),
         "notes": notes,
     }
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text) if text else None
 
 
 def reinforcement(metrics: Iterable[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

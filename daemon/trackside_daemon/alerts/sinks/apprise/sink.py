@@ -32,7 +32,8 @@ def title(message: SinkMessage, daemon: DaemonInfo) -> str:
     run = next((_without_markup(alert.labels["run"]) for alert in alerts if "run" in alert.labels), "")
     names = list(Counter(alert.alert for alert in counted))
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return f"[{state}:{len(counted)}] {_subject(run, daemon)}: {', '.join(names[:MAX_NAMES])}{more}"
+    subject = f"run {run}" if run else f"machine {daemon.instance}"
+    return f"[{state}:{len(counted)}] {subject}: {', '.join(names[:MAX_NAMES])}{more}"
 
 
 def body(message: SinkMessage, daemon: DaemonInfo) -> str:
@@ -73,10 +74,6 @@ def _without_markup(text: str) -> str:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _subject(run: str, daemon: DaemonInfo) -> str:
-    return f"run {run}" if run else f"machine {daemon.instance}"
 
 
 class AppriseSink:

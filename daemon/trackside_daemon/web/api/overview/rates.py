@@ -249,7 +249,9 @@ class RateTracker:
         runs: dict[Attempt, _Run] = {}
         for labels in infos:
             attempt, of_run = attempt_from_info(labels), ranks.get(labels[0], [])
-            run = runs[attempt] = self._runs.get(attempt) or _Run(late=any(_has_steps(steps, rank) for rank in of_run))
+            run = runs[attempt] = self._runs.get(attempt) or _Run(
+                late=any(cast("float", steps.get(rank, 0.0)) > FEW_STEPS for rank in of_run)
+            )
             if of_run:
                 self._record_run(now, run, sorted(of_run, key=_rank), values)
         self._runs = runs
@@ -291,7 +293,3 @@ def _sum_without_loopback(series: SeriesValues) -> float | None:
 
 def _rank(labels: Labels) -> int:
     return int(labels[1])
-
-
-def _has_steps(steps: SeriesValues, labels: Labels) -> bool:
-    return cast("float", steps.get(labels, 0.0)) > FEW_STEPS
