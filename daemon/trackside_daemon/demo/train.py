@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     trackside.init("demo", total_steps=options.steps, config=config(model))
     trouble = TroubleMaker(options.trouble, model, len(corpus.vocabulary), Random(SEED))  # noqa: S311 - batches, not secrets
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = int(os.environ.get("WORLD_SIZE") or 1)
     barrier = Barrier(options.meet, int(os.environ["RANK"]), ranks) if ranks > 1 else None
     train(model, corpus, trouble, barrier, steps=options.steps, stop=stop, verbose=options.verbose)
     trackside.finish(status="stopped" if stop.is_set() else "finished")
