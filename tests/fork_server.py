@@ -36,7 +36,15 @@ if TYPE_CHECKING:
 
 _MESSAGE_BYTES = 1024 * 1024
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-_EARLY = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_")  # variables that a process reads while it starts
+_EARLY = (
+    "PYTHON",
+    "LD_",
+    "MALLOC_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "TEST_CLOCK",
+)  # variables that a process reads while it starts
 
 
 _STREAMS = {"stdin", "stdout", "stderr", "bufsize", "text", "encoding", "errors"}
@@ -125,7 +133,11 @@ def preloaded(arguments: Sequence[str]) -> Groups:
     code = rest[1] if rest[0] == "-c" else "import torch" if rest[0] == "-m" else ""
     scripts = [Path(one) for one in rest if one.endswith(".py") and rest[0] != "-c"]
     code = "\n".join([code, *(one.read_text(encoding="utf-8") for one in scripts if one.exists())])
-    return (_commands() if "trackside_daemon" in code else CLIENT, *_large(code))
+    large, ours = _large(code), "trackside_daemon" in code
+    if not large:
+        return (_commands() if ours else CLIENT,)
+    # Last what is imported quickest: the server with PyTorch is that of other scripts too.
+    return (CLIENT, *large, *([_commands()] if ours else []))
 
 
 @cache
