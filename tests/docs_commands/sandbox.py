@@ -33,7 +33,7 @@ for step in itertools.count(1) if len(sys.argv) > 1 else range(1, 41):
     run.push(step=step, loss=math.nan if step == 40 else 1 + 1 / step, grad_norm=1.0, lr=1.0, tokens=512, samples=1)
     if step == 40:
         print("pushed", flush=True)
-    time.sleep(0.1 if step > 40 else 0)
+    time.sleep(0.5 if step > 40 else 0)
 """
 
 
@@ -127,6 +127,7 @@ class Sandbox:
     def _environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         programs = os.pathsep.join((str(self.place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
         own = {"HOME": str(self.place / "home"), "XDG_RUNTIME_DIR": str(self.place), "PATH": programs}
+        own["MPLCONFIGDIR"] = str(Path.home() / ".cache" / "matplotlib")  # the list of fonts takes seconds
         if paths := [str(ROOT / path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]:
             own["PYTHONPATH"] = os.pathsep.join(paths)
         return clean_environ({**own, **(more or {})})
