@@ -146,12 +146,13 @@ def _set_aside(daemon: Daemon, more_than: int = 0) -> list[Path]:
     return files if len(files) > more_than else []
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_after_a_damaged_history_is_replaced_no_answer_is_of_the_old_one(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
 ) -> None:
     daemon = start_daemon(*QUIET)
     training = start_training(daemon, "-c", PACED, "10000", "0", TRACKSIDE_RUN_ID="paced", **PATIENT)
-    for _ in range(count(0, 4)):  # history/test_database has the races; this one looks for others, which takes long
+    for _ in range(count(4, 4)):  # history/test_database has the races; this one looks for others, which takes long
         aside = len(_set_aside(daemon))
         file = daemon.history / "history.db"
         eventually(lambda file=file: file.exists() and file.stat().st_size > 2**20)  # type: ignore[misc]
