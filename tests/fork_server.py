@@ -149,6 +149,20 @@ def _commands() -> tuple[str, ...]:
     return ("trackside_daemon.service.daemon", *(module.name for module in found), "pydantic.type_adapter", dashboard)
 
 
+def _prepare() -> None:
+    """Do once a part of what each command does as it starts: pydantic's work for options, and patterns of addresses."""
+    from starlette.routing import Route
+
+    from trackside_daemon.cli import main
+    from trackside_daemon.web.api.endpoints import ENDPOINTS
+
+    vars(main)["load"] = cache(main.load)
+    for parameter in (one for name in ("daemon", "run") for one in main.load(name).params):
+        getattr(parameter, "get_runtime_param", lambda: None)()  # not of an older typer
+    for endpoint in ENDPOINTS:
+        Route(endpoint.path, _prepare)
+
+
 def _large(code: str) -> Groups:
     named = [name for name in LARGE if re.search(rf"^ *(?:import|from) .*\b{name}\b", code, re.MULTILINE)]
     for name in named:
@@ -366,6 +380,8 @@ if __name__ == "__main__":
             imported = importlib.import_module(module)
             if function:
                 getattr(imported, function)()
+        if "trackside_daemon.cli.main" in sys.modules:
+            _prepare()
         gc.freeze()
         request = _serve(socket.socket(fileno=request["fds"][0]))
     if request is None:
