@@ -127,7 +127,6 @@ class Sandbox:
     def _environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         programs = os.pathsep.join((str(self.place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
         own = {"HOME": str(self.place / "home"), "XDG_RUNTIME_DIR": str(self.place), "PATH": programs}
-        own["MPLCONFIGDIR"] = str(Path.home() / ".cache" / "matplotlib")  # the list of fonts takes seconds
         if paths := [str(ROOT / path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]:
             own["PYTHONPATH"] = os.pathsep.join(paths)
         return clean_environ({**own, **(more or {})})
