@@ -1,6 +1,7 @@
 // A searchable list of runs, newest first, from which one or several are selected.
 
 import { getJson, query } from "/static/api.js";
+import { colorName } from "/static/charts/colors.js";
 import { h, setText } from "/static/dom.js";
 import { number, when } from "/static/format.js";
 
@@ -10,7 +11,7 @@ const TYPING_MS = 150; // Delay after the last key press before a search.
 // Returns a dot in the color of a run or key.
 export function dot(index) {
   const element = h("span.dot", { "aria-hidden": "true" });
-  element.style.background = `var(--s${(index % 8) + 1})`;
+  element.style.background = `var(--${colorName(index)})`;
   return element;
 }
 

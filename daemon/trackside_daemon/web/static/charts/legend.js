@@ -1,5 +1,6 @@
 // The legend: each line's name with its value at the cursor, or its last value. Each line can be hidden.
 
+import { paintSwatch } from "/static/charts/colors.js";
 import { h, syncRows, setText } from "/static/dom.js";
 
 const MOST_ROWS = 16;
@@ -27,8 +28,7 @@ export class Legend {
       onclick: () => this.chart.toggle(line.label) }, swatch, name, value);
     row.update = (now) => {
       row.valueElement = value;
-      swatch.style.borderTopColor = `var(--s${(now.index % 8) + 1})`;
-      swatch.style.borderTopStyle = ["solid", "dashed", "dotted"][Math.floor(now.index / 8) % 3];
+      paintSwatch(swatch, now.index);
       row.setAttribute("aria-pressed", String(!this.chart.hidden.has(now.label)));
     };
     return row;
@@ -78,8 +78,7 @@ export function tooltipContent(position, values, /** @type {View} */ { format, s
 
 function row({ line, value, low, high, smoothed }, format, smooth, position) {
   const swatch = h("span.swatch");
-  swatch.style.borderTopColor = `var(--s${(line.index % 8) + 1})`;
-  swatch.style.borderTopStyle = ["solid", "dashed", "dotted"][Math.floor(line.index / 8) % 3];
+  paintSwatch(swatch, line.index);
   const range = low !== high && low !== null && high !== null ? `${format(low)} … ${format(high)}` : "";
   const main = h("td.number", {}, h("b", {}, format(smooth ? smoothed : value)));
   const own = smooth ? [main, h("td.number", {}, format(value))] : main;

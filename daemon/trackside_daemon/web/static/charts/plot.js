@@ -1,12 +1,11 @@
 // The look of a chart: uPlot's options, and what is drawn beside its lines: bands, marks and non-finite samples.
 
-import { seriesColor, themeColor } from "/static/charts/colors.js";
+import { dashOf, seriesColor, themeColor } from "/static/charts/colors.js";
 import { extent, nearest, robustExtent } from "/static/charts/lines.js";
 import { tickTexts } from "/static/charts/ticks.js";
 import { number } from "/static/format.js";
 
 export const FONT = "12px Inter, system-ui, sans-serif";
-const DASHES = [[], [6, 4], [2, 3]];
 
 const LABEL_FONT = "11px Inter, system-ui, sans-serif";
 const MOST_LINES = 12; // With more lines, labels would cover each other.
@@ -54,9 +53,9 @@ const SYNC = { key: "", setSeries: false, scales: ["x", null], filters: { pub: i
 
 function seriesOptions({ index }, /** @type {View} */ { smooth, stacked }) {
   const stroke = () => seriesColor(index);
-  const dash = DASHES[Math.floor(index / 8) % DASHES.length];
+  const [, dash] = dashOf(index);
   const base = { stroke, dash, width: 1.5, points: { show: false, filter: isolatedPoints, size: 4, fill: stroke } };
-  if (stacked) return [{ ...base, fill: () => themeColor(`s${(index % 8) + 1}`), width: 1 }];
+  if (stacked) return [{ ...base, fill: () => seriesColor(index), width: 1 }];
   return smooth ? [{ ...base, width: 1, alpha: 0.3 }, { ...base, width: 2 }] : [base];
 }
 

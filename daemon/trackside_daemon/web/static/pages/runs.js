@@ -2,7 +2,7 @@
 
 import { getJson, query, post, remove, runPath } from "/static/api.js";
 import { h, setText, ENDED, fillSelect } from "/static/dom.js";
-import { plural, real } from "/static/format.js";
+import { plural } from "/static/format.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels } from "/static/picker.js";
 import { RUNS_MS, isDue } from "/static/polling.js";
@@ -11,15 +11,12 @@ import { allColumns, columnOf, completions, defaultColumns, grouped, prepared, s
 import { Plots } from "/static/runs/plots.js";
 import { RunTable } from "/static/runs/table.js";
 import { confirmDialog, openDialog } from "/static/confirm.js";
-import { LOSSES } from "/static/vocabulary.js";
+import { Curves } from "/static/runs/curves.js";
 
 export const title = "Runs";
 
 const WIDTHS = "run-widths"; // Name in the browser's storage.
 
-const POINTS = 60;
-const MOST_RUNS = 40; // In one request.
-const DELAY_MS = 60;
 const TYPING_MS = 150; // Delay after the last key press before a search.
 
 export async function show(/** @type {Address} */ address) {
@@ -281,49 +278,5 @@ function readWidths() {
       .filter(([, width]) => Number.isFinite(width)));
   } catch {
     return {};
-  }
-}
-
-// The loss curves of the runs that the table shows, loaded for many runs at once.
-class Curves {
-  // `onLoad()` is called when more curves are there.
-  constructor(onLoad, signal) {
-    this.onLoad = onLoad;
-    this.signal = signal;
-    this.known = new Map();
-    this.wanted = new Map();
-    signal.addEventListener("abort", () => clearTimeout(this.timer));
-  }
-
-  get(run) {
-    return this.known.get(run.id)?.values;
-  }
-
-  // Requests the curves of runs that have none yet, or that have made steps since.
-  want(runs) {
-    for (const run of runs) if (this.known.get(run.id)?.step !== run.step) this.wanted.set(run.id, run);
-    if (!this.wanted.size || this.timer) return;
-    this.timer = setTimeout(() => this.#load().catch(() => {}), DELAY_MS);
-  }
-
-  async #load() {
-    const runs = [...this.wanted.values()].slice(0, MOST_RUNS);
-    try {
-      const { series } = await getJson(
-        `series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`,
-        this.signal);
-      for (const run of runs) {
-        const own = series.filter((item) => item.run === run.id);
-        const key = LOSSES.find((name) => own.some((item) => item.key === name));
-        const values = own.filter((item) => item.key === key)
-          .flatMap(({ points, means }) => points.map((point, index) => real(means?.[index] ?? point[4])));
-        this.known.set(run.id, { step: run.step, values });
-        this.wanted.delete(run.id);
-      }
-      this.onLoad();
-    } finally {
-      this.timer = undefined;
-    }
-    if (this.wanted.size) this.want([]);
   }
 }

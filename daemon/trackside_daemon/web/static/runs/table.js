@@ -1,9 +1,10 @@
 // A table of many runs: only the rows that are visible exist, so that thousands scroll smoothly.
 
-import { h, sparkline, badge } from "/static/dom.js";
+import { h, badge } from "/static/dom.js";
 import { icon } from "/static/icons.js";
+import { lossCurve } from "/static/runs/curves.js";
 import { columnOf, commonDecimals, isNumeric, summarized, text } from "/static/runs/columns.js";
-import { number, real, runAddress } from "/static/format.js";
+import { real, runAddress } from "/static/format.js";
 
 const ROW_HEIGHT = 36;
 const EXTRA_ROWS = 12; // Beyond the visible ones.
@@ -181,9 +182,7 @@ export class RunTable {
       const values = this.options.curve(run);
       if (!values || values === cell.shown) return;
       cell.shown = values;
-      const finite = values.filter(Number.isFinite);
-      cell.replaceChildren(finite.length < 2
-        ? "" : sparkline(values, `Loss from ${number(finite[0])} to ${number(finite.at(-1))}`, 120, 24));
+      cell.replaceChildren(lossCurve(values));
     };
     return cell;
   }
