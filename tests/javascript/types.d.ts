@@ -235,6 +235,7 @@ interface Line {
   label: string;
   index: number;
   points: Point[];
+  start?: number; // When its run began.
   around?: Point[]; // Points beyond the window, for smoothing.
 }
 
@@ -247,6 +248,7 @@ interface Columns {
   nonfinite: number[];
   raw: any[];
   steps: number[];
+  times: number[];
   stack?: number[];
 }
 
@@ -272,6 +274,7 @@ interface View extends OwnSettings {
   by: AxisName;
   format(value: any, digits?: number): string;
   window(): [number, number];
+  bounds?(): number[]; // Positions that the axis contains while it shows everything.
   drawn: { line: Line; columns: Columns; smoothed?: number[] }[];
   marks: Mark[];
   height: number;

@@ -123,6 +123,13 @@ export class Chart {
     this.#draw();
   }
 
+  // Dims the lines of other colors than this one; without an index, none.
+  emphasize(index) {
+    const at = this.view.drawn.findIndex(({ line }) => line.index === index);
+    const each = this.view.smooth ? 2 : 1;
+    this.u?.setSeries(at < 0 ? null : at * each + each, { focus: true });
+  }
+
   // Loads the same window again.
   refresh() {
     this.needsLoad = true;
@@ -325,6 +332,7 @@ export class Chart {
   /** @returns {[number, number]} */
   #window() {
     const ends = this.view.drawn.flatMap(({ columns: own }) => (own.x.length ? [own.x[0], own.x.at(-1)] : []));
+    if (ends.length) ends.push(...this.view.bounds?.() ?? []);
     const from = this.from ?? Math.min(...ends);
     const to = this.to ?? Math.max(...ends);
     if (!Number.isFinite(from + to)) return [0, 1];

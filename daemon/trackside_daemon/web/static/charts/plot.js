@@ -1,7 +1,7 @@
 // The look of a chart: uPlot's options, and what is drawn beside its lines: bands, marks and non-finite samples.
 
 import { dashOf, seriesColor, themeColor } from "/static/charts/colors.js";
-import { extent, nearest, robustExtent } from "/static/charts/lines.js";
+import { extent, nearest, nonfiniteSpans, robustExtent } from "/static/charts/lines.js";
 import { tickTexts } from "/static/charts/ticks.js";
 import { number } from "/static/format.js";
 
@@ -23,6 +23,7 @@ export function options(/** @type {View} */ view, handlers) {
     height: view.height,
     padding: [10, endLabelWidth(view), 0, 0],
     legend: { show: false },
+    focus: { alpha: 0.15 },
     scales: {
       x: { time: view.by === "time", range: () => view.window() },
       y: { distr: view.log ? 3 : 1, range: () => valueRange(view) },
@@ -167,10 +168,14 @@ function valueRange(/** @type {View} */ { drawn, window, log, robust, low: fixed
   return lowest < highest ? [lowest, highest] : [low, high];
 }
 
+const LEAST_SPAN = 1e-3; // Of an axis, as a part of its values.
+
 /** @returns {[number, number]} */
 function padded(low, high, log, range) {
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
-  const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  // Noise of a value that stays the same is flat.
+  const pad = low === high ? 0.1 * size || 1 : Math.max(0.06 * (high - low), (LEAST_SPAN * size - (high - low)) / 2);
   return [range[0] <= low ? range[0] : low - pad, range[1] >= high ? range[1] : high + pad];
 }
 
@@ -209,6 +214,7 @@ function drawBand(u, { line, columns }) {
 const MARK = { critical: "bad", warning: "warn" };
 
 const MOST_EVENT_LINES = 20; // With more events, only their squares are drawn.
+const HATCH = 9; // Distance of the lines in pixels.
 const RIBBON = 4; // Height in pixels of the ribbon of alerts along the axis.
 
 // Draws a triangle for an alert, a square for an event, and a ribbon along the axis while an alert fires.
@@ -243,24 +249,42 @@ function drawMarks(u, { marks, window }) {
   u.ctx.setLineDash([]);
 }
 
-// Draws a cross at the bottom edge for each bucket with NaN or infinities, in its line's color.
+// Hatches where a line is NaN or infinite, in red if it is alone; a cross at the bottom edge where that is narrow.
 function nonfinite(u, { drawn, window }) {
   const [from, to] = window();
-  const size = 3 * devicePixelRatio;
-  const bottom = u.bbox.top + u.bbox.height - size - (RIBBON + 2) * devicePixelRatio;
-  u.ctx.lineWidth = 1.5 * devicePixelRatio;
+  const ratio = devicePixelRatio;
+  const [top, height, size] = [u.bbox.top, u.bbox.height, 3 * ratio];
+  const bottom = top + height - size - (RIBBON + 2) * ratio;
   for (const { line, columns } of drawn) {
-    u.ctx.strokeStyle = seriesColor(line.index);
-    u.ctx.beginPath();
-    for (const x of columns.nonfinite) {
-      if (x < from || x > to) continue;
-      const at = u.valToPos(x, "x", true);
-      u.ctx.moveTo(at - size, bottom - size);
-      u.ctx.lineTo(at + size, bottom + size);
-      u.ctx.moveTo(at + size, bottom - size);
-      u.ctx.lineTo(at - size, bottom + size);
+    for (const span of nonfiniteSpans(columns)) {
+      const [left, right] = span.map((x) => u.valToPos(Math.min(to, Math.max(from, x)), "x", true));
+      if (span[1] < from || span[0] > to) continue;
+      u.ctx.save();
+      const isNarrow = right - left < 2 * size;
+      u.ctx.strokeStyle = u.ctx.fillStyle = isNarrow || drawn.length > 1 ? seriesColor(line.index) : themeColor("bad");
+      u.ctx.lineWidth = 1.5 * ratio;
+      u.ctx.beginPath();
+      if (isNarrow) {
+        for (const slope of [-size, size]) {
+          u.ctx.moveTo(left - size, bottom - slope);
+          u.ctx.lineTo(left + size, bottom + slope);
+        }
+      } else {
+        u.ctx.font = LABEL_FONT.replace("11px", `${11 * ratio}px`);
+        u.ctx.textAlign = "left";
+        u.ctx.fillText("NaN", left + size, top + 12 * ratio, right - left);
+        u.ctx.rect(left, top, right - left, height);
+        u.ctx.clip();
+        u.ctx.beginPath();
+        u.ctx.globalAlpha = 0.35;
+        for (let x = left - height; x < right; x += HATCH * ratio) {
+          u.ctx.moveTo(x, top + height);
+          u.ctx.lineTo(x + height, top);
+        }
+      }
+      u.ctx.stroke();
+      u.ctx.restore();
     }
-    u.ctx.stroke();
   }
 }
 
@@ -277,7 +301,8 @@ export function valuesAt(drawn, x) {
     const index = nearest(columns.x, x);
     if (index < 0) return { line };
     const [low, high] = [columns.low[index], columns.high[index]];
-    return { line, x: columns.x[index], step: columns.steps[index], value: columns.mean[index] ?? columns.raw[index],
+    return { line, x: columns.x[index], step: columns.steps[index], time: columns.times[index],
+      value: columns.mean[index] ?? columns.raw[index],
       low, high, smoothed: smoothed?.[index] };
   });
 }

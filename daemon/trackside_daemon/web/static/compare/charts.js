@@ -2,11 +2,10 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { COLORS } from "/static/charts/colors.js";
 import { withDetails, nearest } from "/static/charts/lines.js";
 import { AxisTable } from "/static/run/x_axis.js";
 import { h } from "/static/dom.js";
-
-const COLOR_COUNT = 8;
 
 const GRID = 400; // Most points of a line of a group.
 
@@ -19,16 +18,16 @@ export class Charts {
     this.onZoom = onZoom;
     this.signal = signal;
     this.runs = [];
-    this.hidden = new Set();
     this.charts = new Map();
     this.root = h("div.charts");
   }
 
-  // Shows the charts of some keys in their order and removes others; if the runs changed, all charts are new.
+  // Shows the charts of some keys in their order and removes others; if the runs changed, all charts load again.
   show(keys, runs) {
     const same = runs.length === this.runs.length && runs.every((run, index) => run === this.runs[index]);
     this.runs = [...runs];
-    for (const key of [...this.charts.keys()]) if (!same || !keys.includes(key)) this.#remove(key);
+    for (const key of [...this.charts.keys()]) if (!keys.includes(key)) this.#remove(key);
+    if (!same) this.reload();
     keys.forEach((key, index) => {
       const { root } = this.charts.get(key)?.chart ?? this.#add(key);
       if (this.root.children[index] !== root) this.root.insertBefore(root, this.root.children[index] ?? null);
@@ -40,10 +39,10 @@ export class Charts {
     for (const { chart } of this.charts.values()) chart.set(changes);
   }
 
-  // Shows or hides the lines of a run in all charts.
-  toggle(id) {
-    if (!this.hidden.delete(id)) this.hidden.add(id);
-    this.reload();
+  // Dims the lines of the other runs in all charts; without a run, none.
+  emphasize(run) {
+    const index = this.runs.find((item) => item.id === run?.id)?.index;
+    for (const { chart } of this.charts.values()) chart.emphasize(index);
   }
 
   reload() {
@@ -57,8 +56,7 @@ export class Charts {
   #add(key) {
     const controller = new AbortController();
     const load = async (request) => {
-      const lines = await loadLines(this.runs.filter((run) => run.summaries.has(key) && !this.hidden.has(run.id)), key,
-        request);
+      const lines = await loadLines(this.runs.filter((run) => run.summaries.has(key)), key, request);
       const grouped = lines.map((line) => ({ ...line, group: this.groupOf(line.run) }));
       return grouped.some((line) => line.group !== undefined) ? groupLines(grouped, request.by) : lines;
     };
@@ -115,7 +113,8 @@ function linesOf(run, series, place) {
   return measured.map((item, number) => ({
     label: measured.length > 1 ? `${run.label}, attempt ${item.attempt}` : run.label,
     run,
-    index: run.index + COLOR_COUNT * number,
+    start: run.document.started,
+    index: run.index + COLORS * number,
     points: place(withDetails(item)),
   }));
 }

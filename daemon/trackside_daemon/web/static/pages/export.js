@@ -28,8 +28,8 @@ class Export {
     this.signal = signal;
     this.form = oneOf(FORMATS, params.get("format"), "csv");
     this.preview = new Preview((from, to) => this.window.setRange(from, to), signal);
-    const selected = () => (this.run ? [this.run.id] : []);
-    this.picker = new Picker({ most: 1, selected, onChange: (run) => this.#selectRun(run) }, signal);
+    const chosen = () => (this.run ? [{ id: this.run.id, document: this.run }] : []);
+    this.picker = new Picker({ most: 1, chosen, onChange: (run) => this.#selectRun(run) }, signal);
     this.summary = h("summary", {}, "Choose a run");
     this.choose = h("details.picker", {}, this.summary, this.picker.root);
     this.note = h("p.quiet", { role: "status" });

@@ -1,8 +1,9 @@
 // All runs in one table: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
 
 import { getJson, query, post, remove, runPath } from "/static/api.js";
-import { h, setText, ENDED, fillSelect } from "/static/dom.js";
+import { h, setText, ENDED, fillSelect, unseen } from "/static/dom.js";
 import { plural } from "/static/format.js";
+import { icon } from "/static/icons.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels } from "/static/picker.js";
 import { RUNS_MS, isDue } from "/static/polling.js";
@@ -45,11 +46,10 @@ class Runs {
     this.plots.root.open = params.has("x");
     this.curves = new Curves(() => this.table.updateCurves(), signal);
     this.table = new RunTable({
-      selection: this.selection,
+      leads: (run) => this.#leads(run),
       curve: (run) => this.curves.get(run),
       onVisible: (runs) => this.ids.length && !this.ids.includes("curve") ? undefined : this.curves.want(runs),
       onSort: (id) => this.#sort(id),
-      onEdit: (run) => this.#edit(run).catch(() => {}), // The page may be left meanwhile.
       onTag: (tag) => this.#filter(`tag:${tag.replace(/[\s"|]/g, "?")}`),
       onWidth: (id, width) => this.#width(id, width),
     });
@@ -118,7 +118,7 @@ class Runs {
     const by = this.group && columnOf(this.group);
     const groups = by ? grouped(ordered, by) : [[undefined, ordered]];
     this.listed = groups.flatMap(([, runs]) => runs);
-    this.table.show(groups, ids, this.widths, this.sort);
+    this.table.show(groups, ids.map(columnOf).filter(Boolean), this.widths, this.sort);
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
     const count = this.found
       ? `${found.length} of ${plural(this.runs.length, "run")}` : plural(this.runs.length, "run");
@@ -217,6 +217,12 @@ class Runs {
     const result = await editRun(run, this.signal);
     if (result === "deleted") this.selection.set([run.id], false);
     if (result) await this.load();
+  }
+
+  #leads(run) {
+    if (!run) return [this.selection.allBox(), unseen("Edit")];
+    const edit = () => this.#edit(run).catch(() => {}); // The page may be left meanwhile.
+    return [this.selection.box(run), icon("settings", `Edit ${run.label}`, edit)];
   }
 
   // The selected runs, also those that the filter does not list now.

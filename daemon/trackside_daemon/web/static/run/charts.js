@@ -100,8 +100,9 @@ export class Charts {
   #chart(key) {
     const { by, smooth, log, robust, from, to } = this.selection;
     const { workspace } = this;
-    const settings = { title: key, by, byTitle: axisTitle(by), origin: this.run.started, smooth, log, robust, from, to,
-      marks: this.marks, sync: "run", reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
+    const axis = { by, byTitle: axisTitle(by), origin: this.run.started, from, to, bounds: () => this.#bounds() };
+    const settings = { title: key, ...axis, smooth, log, robust, marks: this.marks, sync: "run",
+      reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
     const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own },
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
     const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load: (request) => this.#load(key, request) },
@@ -109,6 +110,16 @@ export class Charts {
     if (workspace.full.includes(key)) chart.setFull(true);
     arrangeable(chart, key, workspace, () => this.shown);
     return chart;
+  }
+
+  // The ends of the axis of all charts: those of all keys.
+  #bounds() {
+    const { by, attempt } = this.selection;
+    const shown = this.run.metrics.filter((item) => attempt === undefined || item.attempt === attempt);
+    const ends = { step: ({ first_step: first, last_step: last }) => [first, last],
+      time: ({ first_time: first, last_time: last }) => [first, last],
+      relative: ({ first_time: first, last_time: last }) => [first - this.run.started, last - this.run.started] }[by];
+    return ends ? shown.flatMap(ends).filter(Number.isFinite) : [];
   }
 
   async #load(key, request) {

@@ -1,10 +1,19 @@
 // Keys and rank numbers on a run's page.
 
-import { LOSS_BEGINS, LOSS_ENDS } from "/static/vocabulary.js";
+import { HIGHER_IS_BETTER, LOSS_BEGINS, LOSS_ENDS, LOWER_IS_BETTER, SPREAD } from "/static/vocabulary.js";
 
 // Returns true for a loss, by trackside's patterns: loss, */loss, *_loss, loss/*.
 export function isLoss(key) {
   return key === "loss" || LOSS_ENDS.some((end) => key.endsWith(end)) || key.startsWith(LOSS_BEGINS);
+}
+
+// Returns whether less or more is better, by the words of the key and the rules of `trackside compare`, or undefined.
+export function betterDirection(key) {
+  const words = (key.match(/[A-Z]?[a-z]+\d?|[A-Z]+\d?/g) ?? []).map((word) => word.toLowerCase());
+  const has = (list) => words.some((word) => list.includes(word));
+  if (has(SPREAD)) return undefined;
+  if (has(LOWER_IS_BETTER)) return "less";
+  return has(HIGHER_IS_BETTER) ? "more" : undefined;
 }
 
 // Formats rank numbers in short form: 0, 1, 2, 5 are "0–2, 5".

@@ -1,6 +1,6 @@
 // The columns that a table of runs can have: facts of a run, its configuration, its results, and values of its keys.
 
-import { betterDirection } from "/static/compare/results.js";
+import { betterDirection } from "/static/run/keys.js";
 import { flatten } from "/static/run/tables.js";
 import { ENDED } from "/static/vocabulary.js";
 import { number, plural, real, span, when, plain } from "/static/format.js";
