@@ -326,6 +326,7 @@ interface RunSelection {
   to?: number;
   root: HTMLElement;
   tools: HTMLElement;
+  marks: HTMLElement; // The legend of the marks.
   zoom(from?: number, to?: number): void;
   update(run: Run): void;
   updateMarks(marks: Mark[]): void;

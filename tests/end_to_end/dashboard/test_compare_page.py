@@ -71,6 +71,7 @@ def test_runs_are_chosen_and_put_beside_each_other(
     expect(page.locator(".ticks li")).to_have_count(1)
     small.check()
     page.get_by_label("Search runs").fill("")
+    expect(page.locator(".ticks li")).to_have_count(2)
     page.get_by_role("button", name="All listed").click()
     expect(page).to_have_url(re.compile(rf"\?run={SMALL}&run={WIDE}$"))
 

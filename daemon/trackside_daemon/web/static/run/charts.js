@@ -37,7 +37,7 @@ export class Charts {
     this.sections = h("div");
     this.emptyText = h("p.quiet");
     this.notice = h("p.quiet", { hidden: true });
-    this.root = h("section", { "aria-label": "Charts" }, this.emptyText, this.notice, this.sections);
+    this.root = h("section", { "aria-label": "Charts" }, selection.marks, this.emptyText, this.notice, this.sections);
   }
 
   has(key) {

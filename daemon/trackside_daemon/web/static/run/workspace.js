@@ -47,8 +47,9 @@ export function controls(address, run, onChange) {
   const boxes = [checkbox("log", "Log scale", selection, set), checkbox("robust", "Ignore outliers", selection, set)];
   const marks = markToggles(selection, set);
   selection.tools = h("span.joined-tools");
-  const all = [axis.root, smoothing.root, boxes, ranksLabel, attempt.root, marks.root, reset, selection.tools,
+  const all = [axis.root, smoothing.root, boxes, ranksLabel, attempt.root, reset, selection.tools,
     filterField(selection, set)];
+  selection.marks = marks.root;
   selection.root = h("div.tools.run-tools", { role: "group", "aria-label": "Chart settings" }, all);
   // Headings of sections stick below the toolbar, whose height depends on the width.
   const sized = new ResizeObserver(() =>
