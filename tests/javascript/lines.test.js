@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { joinTables, markPosition, nearest, nonfiniteSpans, pointsByTime, robustExtent, toColumns, withDetails } from
+import { joinTables, markPosition, nearest, nonfiniteSpans, pointsByTime, robustExtent, toColumns, turningPoint, withDetails } from
   "/static/charts/lines.js";
 import { legendRows } from "/static/charts/image.js";
 import { smooth } from "/static/charts/smoothing.js";
@@ -57,6 +57,13 @@ test("one line that diverges does not flatten the others, and of two none is an 
   const many = [...Array.from({ length: 11 }, () => line(3)), line(1000)];
   assert.deepEqual(robustExtent(many, 0, 2), [1, 3]);
   assert.deepEqual(robustExtent(many.slice(-2), 0, 2), [1, 1000]);
+});
+
+test("an evaluation that gets worse has a turning point, and one that only swings has none", () => {
+  const line = (values) => columns(values.map((value, step) => [step, 0, value]));
+  assert.equal(turningPoint(line([3, 1, 0.5, 1, 1.5]), "less"), 2);
+  assert.equal(turningPoint(line([3, 1, 0.5, 0.52, 0.51]), "less"), undefined);
+  assert.equal(turningPoint(line([0, 0.9, 0.5, "nan"]), "more"), 1);
 });
 
 test("points that are NaN one after the other are one span", () => {

@@ -207,6 +207,7 @@ interface Arrangement {
   pinned: string[];
   order: string[];
   full: string[];
+  hidden: string[];
   own: Record<string, OwnSettings>;
   columns: number;
   closed: string[];
@@ -265,6 +266,7 @@ interface ChartRequest {
 interface OwnSettings {
   log?: boolean;
   robust?: boolean;
+  apart?: boolean; // Whether the key of its evaluation has a chart of its own.
   low?: number;
   high?: number;
 }
@@ -290,6 +292,7 @@ interface View extends OwnSettings {
   sync?: string; // Charts with the same share their cursor.
   reduceHint?: string; // How to select fewer lines.
   sharedLegend?: boolean; // The page has the legend.
+  turn?: string; // The second line is an evaluation, of which less or more is better.
   stacked?: boolean; // Lines lie on top of each other.
 }
 

@@ -134,6 +134,18 @@ export function nonfiniteSpans({ x, nonfinite }) {
   return spans;
 }
 
+const LEAST_TURN = 0.1; // Of the range of the values.
+
+// Returns the index of the best value of a line that has turned away from it since; undefined if it has not.
+export function turningPoint({ mean }, better) {
+  const sign = better === "less" ? 1 : -1;
+  const values = mean.map((value) => (value === null ? Infinity : sign * value));
+  const best = values.reduce((least, value, index) => (value < values[least] ? index : least), 0);
+  const known = values.filter(Number.isFinite);
+  const range = known.reduce((most, value) => Math.max(most, value), -Infinity) - values[best];
+  return known.at(-1) - values[best] > LEAST_TURN * range && best < values.length - 2 ? best : undefined;
+}
+
 // Returns the lowest and highest drawn value between two positions of the axis; undefined if there is none.
 export function extent(all, from, to) {
   let low = Infinity;

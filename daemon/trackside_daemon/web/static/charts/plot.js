@@ -1,7 +1,7 @@
 // The look of a chart: uPlot's options, and what is drawn beside its lines: bands, marks and non-finite samples.
 
 import { dashOf, seriesColor, themeColor } from "/static/charts/colors.js";
-import { extent, nearest, nonfiniteSpans, robustExtent } from "/static/charts/lines.js";
+import { extent, nearest, nonfiniteSpans, robustExtent, turningPoint } from "/static/charts/lines.js";
 import { tickTexts } from "/static/charts/ticks.js";
 import { number } from "/static/format.js";
 
@@ -40,7 +40,10 @@ export function options(/** @type {View} */ view, handlers) {
         dblclick: () => () => handlers.onSelect() },
     },
     hooks: {
-      drawAxes: [(u) => view.stacked || withClip(u, () => view.drawn.forEach((item) => drawBand(u, item)))],
+      drawAxes: [(u) => view.stacked || withClip(u, () => {
+        view.drawn.forEach((item) => drawBand(u, item));
+        drawTurn(u, view);
+      })],
       draw: [(u) => withClip(u, () => drawMarks(u, view)), (u) => nonfinite(u, view), (u) => drawEndLabels(u, view)],
       setCursor: [handlers.onMove],
       setSelect: [(u) => select(u, handlers)],
@@ -209,6 +212,35 @@ function drawBand(u, { line, columns }) {
     start = index + 1;
   }
   u.ctx.globalAlpha = 1;
+}
+
+// Shades what lies between the training and its evaluation since the evaluation turned away, and says how far it is.
+function drawTurn(u, /** @type {View} */ { drawn, turn, format, by }) {
+  if (!turn || drawn.length !== 2) return;
+  const [training, { columns }] = drawn;
+  const best = turningPoint(columns, turn);
+  if (best === undefined) return;
+  const place = (x, y) => u.ctx.lineTo(u.valToPos(x, "x", true), u.valToPos(y, "y", true));
+  const since = columns.x.flatMap((x, index) => (index >= best && columns.mean[index] !== null ? [index] : []));
+  u.ctx.fillStyle = themeColor("warn");
+  u.ctx.globalAlpha = 0.15;
+  u.ctx.beginPath();
+  for (const index of since) place(columns.x[index], columns.mean[index]);
+  for (const index of since.reverse()) {
+    const below = training.columns.mean[nearest(training.columns.x, columns.x[index])];
+    place(columns.x[index], below ?? columns.mean[index]);
+  }
+  u.ctx.fill();
+  u.ctx.globalAlpha = 1;
+  const ratio = devicePixelRatio;
+  u.ctx.font = LABEL_FONT.replace("11px", `${11 * ratio}px`);
+  const change = columns.mean[since[0]] - columns.mean[best];
+  const step = by === "step" ? ` at step ${number(columns.x[best])}` : "";
+  const text = `best ${format(columns.mean[best])}${step}, ${change > 0 ? "+" : ""}${format(change, 2)} since`;
+  const right = u.bbox.left + u.bbox.width - u.ctx.measureText(text).width;
+  const left = Math.min(u.valToPos(columns.x[best], "x", true), right);
+  u.ctx.textAlign = "left";
+  u.ctx.fillText(text, Math.max(left, u.bbox.left + 4 * ratio), u.bbox.top + 12 * ratio);
 }
 
 const MARK = { critical: "bad", warning: "warn" };

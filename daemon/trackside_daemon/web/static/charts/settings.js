@@ -28,6 +28,7 @@ export function chartSettings(chart, onChange) {
       toggle(false);
     };
     const boxes = [["log", "Log scale"], ["robust", "Ignore outliers"]];
+    if (chart.possible) boxes.push(["apart", `Without ${chart.possible}`]);
     panel.replaceChildren(...boxes.map(([name, text]) => checkbox(name, text, chart.view, change)),
       bound("low", "Lowest"), bound("high", "Highest"), h("button.small", { onclick: reset }, "As on the page"));
   }

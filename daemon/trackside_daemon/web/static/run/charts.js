@@ -4,8 +4,8 @@ import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
-import { h, syncRows, setText } from "/static/dom.js";
-import { isLoss, keyFilter } from "/static/run/keys.js";
+import { h, rerender, syncRows, setText } from "/static/dom.js";
+import { betterDirection, isLoss, keyFilter, twins } from "/static/run/keys.js";
 import { plural } from "/static/format.js";
 import { icon } from "/static/icons.js";
 
@@ -36,8 +36,9 @@ export class Charts {
     this.axis = new AxisTable(run, signal);
     this.sections = h("div");
     this.emptyText = h("p.quiet");
+    this.hidden = h("p.quiet");
     this.notice = h("p.quiet", { hidden: true });
-    this.root = h("section", { "aria-label": "Charts" }, selection.marks, this.emptyText, this.notice, this.sections);
+    this.root = h("section", { "aria-label": "Charts" }, selection.marks, this.emptyText, this.notice, this.sections, this.hidden);
   }
 
   has(key) {
@@ -85,7 +86,17 @@ export class Charts {
 
   // Places the charts as the workspace has them.
   arrange() {
-    const keys = this.workspace.sort(this.#filteredKeys());
+    const { workspace } = this;
+    const matching = this.#filteredKeys();
+    const joined = twins(matching);
+    for (const key of joined.keys()) if (workspace.own[key]?.apart) joined.delete(key);
+    for (const [key, chart] of this.charts) this.#join(chart, key, joined.get(key), twins(matching).get(key));
+    const second = new Set(joined.values());
+    const shown = matching.filter((key) => !second.has(key));
+    const keys = workspace.sort(shown.filter((key) => !workspace.hidden.includes(key)));
+    const hidden = shown.length - keys.length;
+    rerender(this.hidden, String(hidden), () => (hidden ? [plural(hidden, "hidden chart"), " ",
+      h("button.small", { onclick: () => workspace.set({ hidden: [] }) }, "Show")] : []));
     const pinned = this.workspace.pinned.filter((key) => keys.includes(key));
     this.emptyText.hidden = keys.length > 0;
     setText(this.emptyText, this.charts.size
@@ -97,6 +108,16 @@ export class Charts {
     this.sections.dataset.columns = this.workspace.columns || "";
   }
 
+  // Has a chart show a second key too; `possible` is the one that the user may add or take away.
+  #join(chart, key, second, possible) {
+    chart.possible = possible;
+    if (chart.second === second) return;
+    chart.second = second;
+    setText(chart.heading, second ? `${key} and ${second}` : key);
+    chart.view.turn = second && (betterDirection(key) ?? "less");
+    if (chart.requestedAt) chart.reload();
+  }
+
   #chart(key) {
     const { by, smooth, log, robust, from, to } = this.selection;
     const { workspace } = this;
@@ -105,8 +126,8 @@ export class Charts {
       reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
     const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own },
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
-    const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load: (request) => this.#load(key, request) },
-      this.signal);
+    const load = (request) => this.#loadBoth([key, chart.second], request);
+    const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load }, this.signal);
     if (workspace.full.includes(key)) chart.setFull(true);
     arrangeable(chart, key, workspace, () => this.shown);
     return chart;
@@ -120,6 +141,14 @@ export class Charts {
       time: ({ first_time: first, last_time: last }) => [first, last],
       relative: ({ first_time: first, last_time: last }) => [first - this.run.started, last - this.run.started] }[by];
     return ends ? shown.flatMap(ends).filter(Number.isFinite) : [];
+  }
+
+  // The lines of a key, and of a second one after it.
+  async #loadBoth([key, second], request) {
+    if (!second) return this.#load(key, request);
+    const both = await Promise.all([key, second].map(async (name) => (await this.#load(name, request)).map((line) =>
+      ({ ...line, label: [name, line.label].filter(Boolean).join(", ") }))));
+    return both.flat().map((line, index) => ({ ...line, index }));
   }
 
   async #load(key, request) {
@@ -239,14 +268,16 @@ class SeriesBatch {
   }
 }
 
-// Adds the handle and the pin to a chart. `keys()` returns all keys as they are shown.
+// Adds the handle, the pin and what hides it to a chart. `keys()` returns all keys as they are shown.
 function arrangeable(chart, key, workspace, keys) {
   const { root } = chart;
   const pin = icon("pin", "Pin to the top", () => workspace.togglePin(key));
+  const hide = icon("hide", `Hide ${key}`, () => workspace.set({ hidden: [...workspace.hidden, key] }));
   const handle = icon("drag", `Move ${key}: drag, or press [ and ]`, () => {});
   handle.classList.add("drag");
   handle.draggable = true;
   chart.tools.prepend(pin);
+  chart.tools.append(hide);
   chart.heading.before(handle);
   root.chart = chart;
   root.updatePin = () => pin.setAttribute("aria-pressed", String(workspace.pinned.includes(key)));

@@ -16,6 +16,19 @@ export function betterDirection(key) {
   return has(HIGHER_IS_BETTER) ? "more" : undefined;
 }
 
+const EVALUATION = /^(?:eval|evaluation|val|valid|validation|dev|test)[/_.](.+)$/;
+
+// Returns the key of the evaluation of each key that has one: eval/loss is that of train/loss, or else of loss.
+export function twins(keys) {
+  const found = new Map();
+  for (const key of keys) {
+    const [, name] = EVALUATION.exec(key) ?? [];
+    const trained = name && [`train/${name}`, `train_${name}`, name].find((item) => keys.includes(item));
+    if (trained && !found.has(trained)) found.set(trained, key);
+  }
+  return found;
+}
+
 // Formats rank numbers in short form: 0, 1, 2, 5 are "0–2, 5".
 export function ranges(numbers) {
   const sorted = [...new Set(numbers)].sort((a, b) => a - b);

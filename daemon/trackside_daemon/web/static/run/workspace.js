@@ -118,7 +118,7 @@ function filterField(selection, set) {
 
 const PREFIX = "workspace:";
 /** @type {Arrangement} */
-const EMPTY = { pinned: [], order: [], full: [], own: {}, columns: 0, closed: [], opened: [] };
+const EMPTY = { pinned: [], order: [], full: [], hidden: [], own: {}, columns: 0, closed: [], opened: [] };
 
 const NAMES = { 0: "Columns: auto", 2: "2 columns", 3: "3 columns", 4: "4 columns" };
 const SHOWN_MS = 2500; // The time that a button shows its result.
@@ -132,6 +132,7 @@ export class Workspace {
     this.pinned = kept.pinned;
     this.order = kept.order;
     this.full = kept.full;
+    this.hidden = kept.hidden;
     this.own = kept.own;
     this.columns = kept.columns;
     this.closed = kept.closed;
@@ -207,7 +208,7 @@ function parsed(text) {
   } catch {
     return {};
   }
-  const lists = ["pinned", "order", "full", "closed", "opened"].filter((name) =>
+  const lists = ["pinned", "order", "full", "hidden", "closed", "opened"].filter((name) =>
     Array.isArray(found[name]) && found[name].every((item) => typeof item === "string"));
   const result = Object.fromEntries(lists.map((name) => [name, found[name]]));
   if ([2, 3, 4].includes(found.columns)) result.columns = found.columns;
@@ -218,7 +219,7 @@ function parsed(text) {
 
 function ownSettings([key, own]) {
   if (!own || typeof own !== "object") return [];
-  const kinds = { log: "boolean", robust: "boolean", low: "number", high: "number" };
+  const kinds = { log: "boolean", robust: "boolean", apart: "boolean", low: "number", high: "number" };
   return [[key, Object.fromEntries(Object.entries(own).filter(([name, value]) => typeof value === kinds[name]))]];
 }
 
