@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { joinTables, markPosition, nearest, nonfiniteSpans, pointsByTime, robustExtent, toColumns, turningPoint, withDetails } from
-  "/static/charts/lines.js";
+import { joinTables, markPosition, nearest, nonfiniteSpans, pointsByTime, robustExtent, toColumns, turningPoint,
+  withDetails } from   "/static/charts/lines.js";
 import { legendRows } from "/static/charts/image.js";
 import { smooth } from "/static/charts/smoothing.js";
 import { tickTexts } from "/static/charts/ticks.js";

@@ -331,7 +331,7 @@ interface RunSelection {
   tools: HTMLElement;
   marks: HTMLElement; // The legend of the marks.
   zoom(from?: number, to?: number): void;
-  update(run: Run): void;
+  update(run: Pick<Run, "attempt_list"> & { metrics: Pick<Metric, "key" | "rank" | "last_step">[] }): void;
   updateMarks(marks: Mark[]): void;
 }
 

@@ -93,7 +93,7 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     wrong = page.locator(".run").first
     expect(wrong).to_contain_text(re.compile("goes-wrong.*1 critical.*NaN at step 20.*NaN"))
     expect(page.get_by_text("1 of 2 live need attention")).to_be_visible()
-    alert = page.locator(".firing tr", has_text="NonFinite").filter(has_text="goes-wrong")
+    alert = page.locator(".firing li", has_text="NonFinite").filter(has_text="goes-wrong")
     expect(alert).to_contain_text("critical")
     [fires] = [
         one

@@ -157,7 +157,7 @@ class AlertPage {
       [this.heading, () => [badge(severity), state(alert)], [severity, state(alert)]],
       [this.about, () => facts(alert), [labels, ended, notified, dismissed, scalarEvidence(alert)]],
       [this.silent, () => matching.map((each) => silenceLine(each, (text) => this.#done(text))), matching],
-      [this.evidence, () => evidence(alert), alert.evidence],
+      [this.evidence, () => evidence(alert, this.signal), alert.evidence],
     ];
     for (const [element, make, of] of parts) rerender(element, JSON.stringify(of), make);
     setText(this.title, alert.alert);

@@ -4,18 +4,16 @@ import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { COLORS } from "/static/charts/colors.js";
 import { withDetails, nearest } from "/static/charts/lines.js";
-import { AxisTable } from "/static/run/x_axis.js";
+import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { h } from "/static/dom.js";
 
 const GRID = 400; // Most points of a line of a group.
 
 export class Charts {
-  // `view` is { by, log, robust, smooth, from, to }; `groupOf(run)` returns the group of a run, undefined without
-  // groups; `onZoom(from, to)` is called after a zoom, which applies to all charts.
-  constructor(view, groupOf, onZoom, signal) {
-    this.view = view;
+  // `groupOf(run)` returns the group of a run, undefined without groups.
+  constructor(/** @type {RunSelection} */ selection, groupOf, signal) {
+    this.selection = selection;
     this.groupOf = groupOf;
-    this.onZoom = onZoom;
     this.signal = signal;
     this.runs = [];
     this.charts = new Map();
@@ -35,7 +33,7 @@ export class Charts {
   }
 
   set(changes) {
-    Object.assign(this.view, changes);
+    if ("by" in changes) changes.byTitle = axisTitle(changes.by);
     for (const { chart } of this.charts.values()) chart.set(changes);
   }
 
@@ -60,12 +58,9 @@ export class Charts {
       const grouped = lines.map((line) => ({ ...line, group: this.groupOf(line.run) }));
       return grouped.some((line) => line.group !== undefined) ? groupLines(grouped, request.by) : lines;
     };
-    const onZoom = (from, to) => {
-      this.set({ from, to });
-      this.onZoom(from, to);
-    };
-    const chart = new Chart({ title: key, sync: "compare", sharedLegend: true, load, onZoom, ...this.view },
-      AbortSignal.any([this.signal, controller.signal]));
+    const { by, log, robust, smooth, from, to, zoom } = this.selection;
+    const chart = new Chart({ title: key, sync: "compare", sharedLegend: true, load, onZoom: zoom, by,
+      byTitle: axisTitle(by), log, robust, smooth, from, to }, AbortSignal.any([this.signal, controller.signal]));
     this.charts.set(key, { chart, controller });
     return chart;
   }
@@ -80,7 +75,7 @@ export class Charts {
 
 // Loads the lines of a key: one per run, or one per attempt in the color of its run.
 async function loadLines(runs, key, request) {
-  if (request.by === "tokens" || request.by === "samples")
+  if (!["step", "time", "relative"].includes(request.by))
     return (await Promise.all(runs.map((run) => loadPlaced(run, key, request)))).flat();
   const { by, from, to, points, signal } = request;
   const start = (run) => (by === "relative" ? run.document.started : 0);

@@ -2,14 +2,13 @@
 // and one table with what differs and what came of it.
 
 import { COMPARISON_MS, coalesce, isDue } from "/static/polling.js";
-import { oneOf } from "/static/address.js";
 import { getJson, runPath } from "/static/api.js";
-import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing_control.js";
 import { Charts } from "/static/compare/charts.js";
 import { Results, sharedKeys, keySummaries, settingsOfAll } from "/static/compare/results.js";
-import { h, setText, choices, checkbox, fillSelect } from "/static/dom.js";
+import { h, setText, fillSelect } from "/static/dom.js";
 import { Picker, labels } from "/static/picker.js";
 import { keyFilter } from "/static/run/keys.js";
+import { controls } from "/static/run/workspace.js";
 import { settingsOf } from "/static/run/tables.js";
 import { prepared } from "/static/runs/columns.js";
 import { Plots } from "/static/runs/plots.js";
@@ -20,9 +19,6 @@ export const title = "Compare";
 const MAX_RUNS = 32; // Twelve colors, solid, dashed and dotted.
 const FIRST_RUNS = 12; // Without a choice, the newest.
 const SHOWN_KEYS = 6; // Keys at first; a button shows more.
-const AMOUNTS = ["tokens", "samples"]; // Axes that need a key of that name.
-const AXES = { step: "Step", relative: "Time since start", time: "Time", tokens: "Tokens", samples: "Samples" };
-const DEFAULTS = { log: false, robust: true };
 
 export async function show(/** @type {Address} */ address) {
   const page = new Compare(address);
@@ -31,7 +27,8 @@ export async function show(/** @type {Address} */ address) {
 }
 
 class Compare {
-  constructor({ query: params, set, signal }) {
+  constructor(/** @type {Address} */ address) {
+    const { query: params, set, signal } = address;
     this.set = set;
     this.signal = signal;
     this.runs = [];
@@ -45,15 +42,11 @@ class Compare {
     this.load = coalesce(() => this.#load());
     this.results = new Results({ all: params.has("all"), baseline: params.get("baseline"),
       sort: params.get("sort") ?? "" }, set);
-    const number = (name) =>
-      (params.get(name) && Number.isFinite(Number(params.get(name))) ? Number(params.get(name)) : undefined);
-    const isOn = (name) => (params.get(name) ? params.get(name) !== "0" : DEFAULTS[name]);
-    const view = { by: oneOf(AXES, params.get("by"), "step"), smooth: readSmoothing(params), log: isOn("log"),
-      robust: isOn("robust"), from: number("from"), to: number("to") };
+    this.selection = controls(address, (changes) => this.#changed(changes), true);
     this.group = params.get("group") ?? "";
     this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
-    this.charts = new Charts(view, (run) => this.#groupOf(run), (from, to) => this.#zoomed(from, to), signal);
-    this.#build(params.get("filter") ?? "", view);
+    this.charts = new Charts(this.selection, (run) => this.#groupOf(run), signal);
+    this.#build();
   }
 
   // Loads the documents of the wanted runs that are not there yet, and draws.
@@ -94,7 +87,7 @@ class Compare {
     if (changedRuns.length) this.#reload(changedRuns);
   }
 
-  #build(filter, view) {
+  #build() {
     this.note = h("p.quiet", { role: "status" });
     const choose = (ids) => {
       this.wanted = ids.slice(0, MAX_RUNS);
@@ -110,27 +103,12 @@ class Compare {
     const side = h("details.picker", { open: innerWidth > 800 }, h("summary", {}, "Runs"), this.picker.root);
     this.empty = h("p.quiet", { role: "status" });
     this.more = h("button", { onclick: () => this.#more() });
-    const charts = h("section", { "aria-label": "Charts" }, this.note, this.#tools(filter, view), this.empty,
+    this.groups = h("select", { onchange: () => this.#grouped(this.groups.value) });
+    this.selection.tools.append(h("label", {}, "Group by", this.groups));
+    const charts = h("section", { "aria-label": "Charts" }, this.note, this.selection.root, this.empty,
       this.charts.root, h("div.tools", {}, this.more));
     this.root = h("div.compare", {}, h("h1", {}, "Compare"), h("div.sided", {}, side, charts), this.results.root,
       this.plots.root);
-  }
-
-  #tools(filter, view) {
-    const axes = choices(AXES, view.by);
-    const axis = h("select", { onchange: () => this.#setAxis(axis.value) }, axes);
-    this.axis = axis;
-    this.smoothing = smoothingControl(view.smooth, (smooth) => this.#smooth(smooth));
-    const boxes = Object.entries({ log: "Log scale", robust: "Ignore outliers" }).map(([name, text]) =>
-      checkbox(name, text, view, (changes) => this.#look(changes)));
-    this.groups = h("select", { onchange: () => this.#grouped(this.groups.value) });
-    this.reset = h("button.strong",
-      { hidden: view.from === undefined, onclick: () => this.#resetZoom() }, "Reset zoom");
-    this.filter = h("input", { type: "search", value: filter, placeholder: "loss|acc -grad",
-      oninput: () => this.#filtered() });
-    const labelled = [["Keys", this.filter], ["By", axis], ["Group by", this.groups]];
-    return h("div.tools.run-tools", {}, labelled.map((item) => h("label", {}, item)), boxes, this.smoothing.root,
-      this.reset);
   }
 
   #add(document) {
@@ -153,19 +131,20 @@ class Compare {
   // Draws the keys that the runs share and that match the filter.
   #draw() {
     this.keys = sharedKeys(this.runs.map((item) => item.summaries), Math.min(2, this.runs.length))
-      .filter(keyFilter(this.filter.value));
+      .filter(keyFilter(this.selection.filter));
     const keys = this.keys.slice(0, this.shownKeys);
     this.settings = settingsOfAll(this.runs.map((run) => run.document));
     this.#groupOptions();
-    for (const option of this.axis.options)
-      option.hidden = AMOUNTS.includes(option.value) && !this.runs.every((run) => run.summaries.has(option.value));
-    this.smoothing.update(Math.max(0, ...this.runs.map((run) => run.document.step ?? 0)));
+    const inAll = (key) => this.runs.every((run) => run.summaries.has(key));
+    const steps = this.runs.map((run) => run.document.step ?? 0);
+    this.selection.update({ attempt_list: [], metrics: this.keys.filter(inAll).map((key) =>
+      ({ key, rank: 0, last_step: Math.max(...steps) })) });
     this.charts.show(keys, this.runs);
     const rows = this.runs.map((run, index) => this.#row(run, index, keys));
     this.plots.update(rows.map((row, index) => ({ ...row, settings: settingsOf(this.runs[index].document) })), keys);
     this.results.update(rows, this.settings, keys);
     const scope = this.runs.length > 1 ? "shared by these runs" : "of this run";
-    const why = this.filter.value.trim() ? `No key ${scope} matches the filter.` : `There is no key ${scope} yet.`;
+    const why = this.selection.filter.trim() ? `No key ${scope} matches the filter.` : `There is no key ${scope} yet.`;
     setText(this.empty, keys.length || !this.runs.length ? "" : why);
     const left = this.keys.length - keys.length;
     this.more.hidden = !left;
@@ -198,32 +177,11 @@ class Compare {
     this.charts.refresh();
   }
 
-  #setAxis(by) {
-    this.set({ by: by === "step" ? "" : by, from: "", to: "" });
-    this.charts.set({ by, from: undefined, to: undefined });
-    this.reset.hidden = true;
-  }
-
-  #smooth(smooth) {
-    this.set(smoothingQuery(smooth));
-    this.charts.set({ smooth });
-  }
-
-  // Applies a setting that is on or off.
-  #look(changes) {
-    this.set(Object.fromEntries(Object.entries(changes).map(([name, isOn]) =>
-      [name, isOn === DEFAULTS[name] ? "" : Number(isOn)])));
-    this.charts.set(changes);
-  }
-
-  #zoomed(from, to) {
-    this.set({ from, to });
-    this.reset.hidden = from === undefined && to === undefined;
-  }
-
-  #resetZoom() {
-    this.charts.set({ from: undefined, to: undefined });
-    this.#zoomed(undefined, undefined);
+  #changed(changes) {
+    if ("filter" in changes) {
+      this.shownKeys = SHOWN_KEYS;
+      this.#draw();
+    } else this.charts.set(changes);
   }
 
   // Lines of runs with the same value of a setting become one line with a band.
@@ -242,12 +200,6 @@ class Compare {
   #groupOptions() {
     fillSelect(this.groups, ["", ...this.settings.differing], (name) => name || "none");
     this.groups.value = this.settings.differing.includes(this.group) ? this.group : "";
-  }
-
-  #filtered() {
-    this.set({ filter: this.filter.value.trim() });
-    this.shownKeys = SHOWN_KEYS;
-    this.#draw();
   }
 
   #more() {

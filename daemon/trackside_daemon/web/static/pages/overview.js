@@ -1,7 +1,8 @@
 // The overview: a row of each live run, trouble first, their losses, firing alerts, GPUs and the host, and below them
 // the runs that ended last.
 
-import { h, ENDED, syncRows, setText, badge, table, bar, rerender } from "/static/dom.js";
+import { h, ENDED, syncRows, setText, badge, bar, rerender } from "/static/dom.js";
+import { firingList } from "/static/alerts/firing.js";
 import { gpuTiles } from "/static/machine/gpu_cards.js";
 import { hostSummary } from "/static/machine/host.js";
 import { runSelection } from "/static/overview/selection.js";
@@ -186,40 +187,19 @@ export function show(/** @type {Address} */ address) {
 }
 
 function firingAlerts() {
-  const body = h("tbody");
   const allLink = h("a", { href: "/alerts" });
-  const list = table(["Severity", "Alert", ["Run", "wide"], "Summary", "Since"], body, "table.firing");
-  const head = h("div.head", {}, h("h2", {}, "Alerts"), allLink);
-  const root = h("section", { hidden: true }, head, h("div.scroll", {}, list));
+  const list = firingList();
+  const root = h("section.alerting.firing", { hidden: true }, h("div.head", {}, h("h2", {}, "Alerts"), allLink),
+    list.root);
   return {
     root,
     update({ alerts, time }) {
       root.hidden = !alerts.length;
       setText(allLink,
         alerts.length > MAX_SHOWN ? `All ${alerts.length}${alerts.length >= MAX_ALERTS ? "+" : ""}` : "All alerts");
-      const worst = alerts.slice(0, MAX_SHOWN).map((alert) => ({ alert, time }));
-      syncRows(body, worst, ({ alert }) => JSON.stringify([alert.alert, alert.run, alert.rank, alert.key, alert.gpu,
-        alert.subject, alert.started]), alertRow);
+      list.update(alerts.slice(0, MAX_SHOWN), new Map(), time);
     },
   };
-}
-
-function alertRow({ alert }) {
-  const severity = badge();
-  const name = h("a", {}, alert.alert);
-  const summary = h("span.clamp");
-  const since = h("td.since");
-  const run = alert.run ? h("a.clamp", { href: runAddress(alert.run), title: alert.name }, alert.name) : undefined;
-  const row = h("tr", {}, h("td.severity", {}, severity), h("td.alert", {}, name), h("td.text.wide", {}, run),
-    h("td.text.summary", {}, summary), since);
-  row.update = (newest) => {
-    severity.update(newest.alert.severity);
-    if (newest.alert.id !== null) name.setAttribute("href", `/alerts/${newest.alert.id}`);
-    setText(summary, newest.alert.summary);
-    summary.setAttribute("title", newest.alert.summary);
-    setText(since, `${ago(newest.alert.started, newest.time)}${newest.alert.silenced ? ", silenced" : ""}`);
-  };
-  return row;
 }
 
 // The losses of the newest live runs; while none is live, of those that ended last.

@@ -99,7 +99,7 @@ class RunPage {
     this.loadedAt = performance.now();
     this.newest = "";
     this.allMarks = [];
-    this.selection = controls(address, run, (changes) => this.#changed(changes));
+    this.selection = controls(address, (changes) => this.#changed(changes));
     const note = (text) => post(`${runPath(run.id)}/about`, { notes: text }).finally(this.reload);
     this.head = new Header(run, () => this.#edit().catch(() => {}), (text) => note(text).catch(() => {}));
     const onZoom = (from, to) => this.selection.zoom(from, to);

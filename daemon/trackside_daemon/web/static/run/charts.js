@@ -38,7 +38,8 @@ export class Charts {
     this.emptyText = h("p.quiet");
     this.hidden = h("p.quiet");
     this.notice = h("p.quiet", { hidden: true });
-    this.root = h("section", { "aria-label": "Charts" }, selection.marks, this.emptyText, this.notice, this.sections, this.hidden);
+    const parts = [selection.marks, this.emptyText, this.notice, this.sections, this.hidden];
+    this.root = h("section", { "aria-label": "Charts" }, parts);
   }
 
   has(key) {

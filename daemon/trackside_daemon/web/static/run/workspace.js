@@ -12,8 +12,8 @@ const RANKS = { lowest: "Lowest rank", all: "All ranks as lines", band: "All ran
 
 // Returns the selection: { by, smooth, log, robust, ranks, attempt, filter, hide, from, to, root, zoom(from, to),
 // update(run), updateMarks(marks) }. `hide` are the kinds of marks that are not shown. `onChange` receives the settings
-// that changed.
-export function controls(address, run, onChange) {
+// that changed. `robust`: outliers are ignored unless the user wants them.
+export function controls(address, onChange, robust = false) {
   const read = (name) => address.query.get(name) ?? undefined;
   const numeric = (name) =>
     (Number.isFinite(Number.parseFloat(read(name))) ? Number.parseFloat(read(name)) : undefined);
@@ -21,7 +21,7 @@ export function controls(address, run, onChange) {
     by: axisOf(read("by")),
     smooth: readSmoothing(address.query),
     log: read("log") === "1",
-    robust: read("robust") === "1",
+    robust: (read("robust") ?? String(Number(robust))) === "1",
     ranks: oneOf(RANKS, read("ranks"), "lowest"),
     attempt: Number.isInteger(numeric("attempt")) ? numeric("attempt") : undefined,
     filter: read("filter") ?? "",
@@ -33,7 +33,7 @@ export function controls(address, run, onChange) {
     Object.assign(selection, changes);
     reset.hidden = selection.from === undefined && selection.to === undefined;
     onChange(changes);
-    address.set(toQuery(selection));
+    address.set(toQuery(selection, robust));
   };
   const reset = h("button.strong", { hidden: selection.from === undefined,
     onclick: () => set({ from: undefined, to: undefined }) }, "Reset zoom");
@@ -59,7 +59,7 @@ export function controls(address, run, onChange) {
   selection.update = (now) => {
     axis.update(now);
     smoothing.update(now.metrics.reduce((most, item) => Math.max(most, item.last_step ?? 0), 0));
-    ranksLabel.hidden = now.metrics.every((item) => item.rank === now.metrics[0].rank);
+    ranksLabel.hidden = new Set(now.metrics.map((item) => item.rank)).size < 2;
     attempt.update(now.attempt_list.map((item) => item.attempt));
   };
   selection.updateMarks = marks.update;
@@ -67,8 +67,8 @@ export function controls(address, run, onChange) {
 }
 
 function toQuery(/** @type {RunSelection} */ { by, smooth, log, robust, ranks, attempt, filter: text, hide, from,
-  to }) {
-  const flags = { log: log ? "1" : "", robust: robust ? "1" : "" };
+  to }, byDefault) {
+  const flags = { log: log ? "1" : "", robust: robust === byDefault ? "" : Number(robust) };
   return { by: by === "step" ? "" : by, ...smoothingQuery(smooth), ...flags, ranks: ranks === "lowest" ? "" : ranks,
     attempt, filter: text, hide, from, to };
 }
