@@ -282,6 +282,7 @@ interface View extends OwnSettings {
   height: number;
   width: number;
   smooth?: Smoothing;
+  of?: string; // The run that a picture names.
   unit?: string; // Of the values.
   byTitle?: string;
   axisTitle?: string;

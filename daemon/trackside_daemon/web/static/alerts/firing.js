@@ -7,8 +7,8 @@ import { MAX_ALERTS } from "/static/vocabulary.js";
 
 const SUBJECT_LABELS = ["rank", "key", "gpu", "subject"];
 
-// `silenceEnds` maps alert ids to the end of their silence; `onSilence(alert)` opens the silence dialog; without it there
-// is no button.
+// `silenceEnds` maps alert ids to the end of their silence; `onSilence(alert)` opens the silence dialog; without it,
+// there is no button.
 export function firingList(onSilence = undefined) {
   const emptyText = h("p.quiet");
   const list = h("ul.fires", { "aria-label": "Firing alerts" });

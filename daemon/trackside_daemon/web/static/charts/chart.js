@@ -136,8 +136,8 @@ export class Chart {
     this.#loadIfDue();
   }
 
-  png() {
-    return chartImage(this);
+  get pictureTitle() {
+    return [this.view.of, this.heading.textContent].filter(Boolean).join(": ");
   }
 
   zoom(from, to) {
@@ -152,7 +152,7 @@ export class Chart {
     this.valueText = h("span.now");
     this.fullButton = icon("full", "Full width", () => this.setFull(!this.isFull));
     this.fullButton.setAttribute("aria-pressed", "false");
-    this.saveButton = icon("png", "Download as PNG", async () => save(await this.png(), this.title));
+    this.saveButton = icon("png", "Download as PNG", async () => save(await chartImage(this), this.pictureTitle));
     this.saveButton.disabled = true; // Until there is data.
     this.settings = chartSettings(this, (own) => this.setOwn(own));
     this.plot = h("div.plot",

@@ -3,7 +3,7 @@
 import { h, setText, checkbox, unseen } from "/static/dom.js";
 import { number, percent, plural, real } from "/static/format.js";
 import { icon } from "/static/icons.js";
-import { flatten, settingsOf } from "/static/run/tables.js";
+import { factsOf, settingsOf } from "/static/run/tables.js";
 import { columnOf, sorted } from "/static/runs/columns.js";
 import { RunTable } from "/static/runs/table.js";
 import { betterDirection, isLoss } from "/static/run/keys.js";
@@ -44,10 +44,6 @@ function bestOf(key, values) {
   return direction === "less" ? Math.min(...numbers) : Math.max(...numbers);
 }
 
-const FACTS = { command: "Command", git_commit: "Commit", host: "Host", world_size: "World size",
-  total_steps: "Total steps", framework: "Framework", python: "Python", platform: "Platform", job_id: "Job",
-  k8s_pod: "Pod", directory: "Directory" };
-
 // Returns the settings of all runs: a map of each, their names, those that differ, and those somebody chose; others
 // are facts of code and machine. An option not set differs, an unknown fact does not.
 export function settingsOfAll(runs) {
@@ -72,18 +68,6 @@ function argumentsOf({ command = [] }) {
     const next = command[index + 1];
     return [[`--${name}`, value ?? (next !== undefined && !next.startsWith("--") ? next : "set")]];
   });
-}
-
-// The facts of an attempt by name: code, machine, packages and environment.
-/** @returns {[string, any][]} */
-function factsOf(attempt) {
-  const facts = Object.entries(FACTS).map(([name, title]) => [title, [attempt[name] ?? []].flat().join(" ")])
-    .filter(([, text]) => text);
-  const commit = facts.find(([title]) => title === "Commit");
-  if (commit) commit[1] = `${commit[1].slice(0, 10)}${attempt.git_dirty ? " + changes" : ""}`;
-  const named = (field, prefix) => Object.entries(attempt[field] ?? {}).map(([name, value]) => [prefix + name, value]);
-  return [...facts, ...flatten(attempt.hardware ?? {}), ...named("packages", "package "),
-    ...named("environ", "$")];
 }
 
 // Kinds of columns that have a best value, and differences to the baseline.

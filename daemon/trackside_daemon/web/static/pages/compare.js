@@ -198,8 +198,9 @@ class Compare {
   }
 
   #groupOptions() {
-    fillSelect(this.groups, ["", ...this.settings.differing], (name) => name || "none");
-    this.groups.value = this.settings.differing.includes(this.group) ? this.group : "";
+    const { differing } = this.settings;
+    fillSelect(this.groups, ["", ...differing], (name) => name || "none", differing.includes(this.group)
+      ? this.group : "");
   }
 
   #more() {

@@ -52,7 +52,6 @@ class Export {
     this.choose.open = !this.run;
     if (this.run) this.#show();
     else if (!id) setText(this.note, "Choose a run, then select what to export.");
-    this.note.hidden = !this.note.textContent;
   }
 
   // A live run has more samples with each update.
@@ -71,12 +70,11 @@ class Export {
       this.run = await getJson(runPath(run.id), this.signal);
     } catch (problem) {
       if (!this.signal.aborted) setText(this.note, problem.message);
-      this.note.hidden = false;
       return;
     }
     this.loading?.abort();
     this.params = new URLSearchParams();
-    this.note.hidden = true;
+    setText(this.note, "");
     this.choose.open = false;
     this.picker.update();
     this.#show();

@@ -23,17 +23,18 @@ const RELOADS = 3;
 // One row of a run: `text` are the texts of its cells, and `curve` its losses.
 function runRow(first, selection) {
   const state = badge();
-  const alerts = h("a.alerts", { href: `/alerts?run=${encodeURIComponent(first.id)}` });
+  const alerts = h("a", { href: `/alerts?run=${encodeURIComponent(first.id)}` });
   const cells = Object.fromEntries(["about", "loss", "step", "left", "speed"].map((name) => [name, h(`span.${name}`)]));
   const name = h("a.clamp", { href: runAddress(first.id), title: first.name });
   const [line, curve, progress] = [h("span"), h("span.curve"), bar()];
   const row = h("li.run", {}, selection.box(first), h("span.who", {}, line, name), state,
-    h("span.what", {}, alerts, cells.about), curve, cells.loss, h("span.steps", {}, cells.step, progress), cells.left,
-    cells.speed);
+    h("span.what", {}, alerts, " ", cells.about), curve, cells.loss, h("span.steps", {}, cells.step, progress),
+    cells.left, cells.speed);
   row.update = ({ run, label, color, text, values, level }) => {
     row.className = `run ${level}`;
     state.update(run.state);
-    updateAlertBadges(alerts, run.alerts ?? {});
+    const counts = LEVELS.filter((severity) => run.alerts?.[severity]);
+    setText(alerts, counts.map((severity) => `${run.alerts[severity]} ${severity}`).join(", "));
     for (const [cell, element] of Object.entries(cells)) setText(element, text[cell] ?? "");
     setText(name, label);
     cells.about.title = text.about;
@@ -74,13 +75,6 @@ export function troubleOf(run) {
 function throughputText(run) {
   if (run.tokens_per_second !== undefined) return `${short(run.tokens_per_second)} tokens/s`;
   return run.samples_per_second === undefined ? "" : `${short(run.samples_per_second)} samples/s`;
-}
-
-function updateAlertBadges(element, counts) {
-  const severities = ["critical", "warning"].filter((severity) => counts[severity]);
-  element.hidden = !severities.length;
-  rerender(element, severities.map((severity) => severity + counts[severity]).join(),
-    () => severities.map((severity) => badge(severity, `${counts[severity]} ${severity}`)));
 }
 
 function ownerOf(runs) {

@@ -11,7 +11,7 @@ import { editRun } from "/static/runs/edit.js";
 import { allColumns, columnOf, completions, defaultColumns, grouped, prepared, sorted } from "/static/runs/columns.js";
 import { Plots } from "/static/runs/plots.js";
 import { RunTable } from "/static/runs/table.js";
-import { confirmDialog, openDialog } from "/static/confirm.js";
+import { openDialog, undone } from "/static/confirm.js";
 import { Curves } from "/static/runs/curves.js";
 
 export const title = "Runs";
@@ -42,6 +42,7 @@ class Runs {
     this.selection = runSelection([["Tag", (ids) => this.#tag(ids)], ["Pin", (ids) => this.#pin(ids)],
       ["Delete", (ids) => this.#delete(ids)]], () => this.listed.map((run) => run.id));
     this.listed = [];
+    this.deleted = new Set();
     this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
     this.plots.root.open = params.has("x");
     this.curves = new Curves(() => this.table.updateCurves(), signal);
@@ -67,7 +68,7 @@ class Runs {
     this.choice = h("div.column-choice");
     const choose = h("details.columns", { ontoggle: () => choose.open && this.#choices() }, h("summary", {}, "Columns"),
       this.choice);
-    this.error = h("p.bad", { role: "alert", hidden: true });
+    this.error = h("p.bad", { role: "alert" });
     this.empty = h("section.notice.empty",
       { hidden: true }, h("p", {}, "No runs yet. Add two lines to your training script:"),
       h("pre", {}, "import trackside\n…\ntrackside.push(step=step, loss=loss)"));
@@ -87,7 +88,7 @@ class Runs {
       const names = labels(runs);
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
       this.keys = keys;
-      this.error.hidden = true;
+      setText(this.error, "");
       await this.#search();
     } catch (problem) {
       if (this.signal.aborted || problem.status === 401) throw problem;
@@ -112,7 +113,7 @@ class Runs {
     const ids = this.ids.length ? this.ids : defaultColumns(this.runs);
     this.shownIds = ids;
     this.#groupOptions();
-    const found = this.found ? this.runs.filter((run) => this.found.ids.has(run.id)) : this.runs;
+    const found = this.runs.filter(({ id }) => !this.deleted.has(id) && (!this.found || this.found.ids.has(id)));
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
     const by = this.group && columnOf(this.group);
@@ -154,8 +155,7 @@ class Runs {
   #groupOptions() {
     const ids = allIds(this.runs, [])
       .filter((id) => !["curve", "loss", "step", "started", "duration", "notes"].includes(id));
-    fillSelect(this.groups, ["", ...ids], (id) => columnOf(id)?.title ?? "none");
-    this.groups.value = this.group;
+    fillSelect(this.groups, ["", ...ids], (id) => columnOf(id)?.title ?? "none", this.group);
   }
 
   #choices() {
@@ -248,18 +248,20 @@ class Runs {
     return this.#each(ids, (run) => post(`${runPath(run.id)}/pin`, { pinned })).catch((problem) => this.#fail(problem));
   }
 
+  // The runs leave the list at once, and the history when it is too late to undo that, or the page is left.
   async #delete(ids) {
-    const chosen = this.#selected(ids);
-    const ended = chosen.filter((run) => ENDED.has(run.state)).map((run) => run.id);
-    const live = chosen.length - ended.length;
-    const text = "This also deletes all their samples, events and alerts. You cannot undo it." +
-      (live ? ` ${plural(live, "live run")} will stay.` : "");
-    if (!ended.length || !(await confirmDialog(`Delete ${plural(ended.length, "run")}?`, text, "Delete", this.signal)))
+    const ended = this.#selected(ids).filter((run) => ENDED.has(run.state)).map((run) => run.id);
+    this.selection.set(ended, false);
+    for (const id of ended) this.deleted.add(id);
+    this.#draw();
+    if (!ended.length) this.#fail(new Error("A run that is live cannot be deleted."));
+    if (!ended.length || (await undone(`${plural(ended.length, "run")} deleted`, this.signal))) {
+      for (const id of ended) this.deleted.delete(id);
+      this.#draw();
       return;
-    await this.#each(ended, async (run) => {
-      await remove(runPath(run.id));
-      this.selection.set([run.id], false);
-    }).catch((problem) => this.#fail(problem));
+    }
+    for (const id of ended) await remove(runPath(id)).catch((problem) => this.#fail(problem));
+    if (!this.signal.aborted) await this.load();
   }
 
   async #each(ids, change) {
@@ -272,7 +274,6 @@ class Runs {
 
   #fail(problem) {
     setText(this.error, problem.message);
-    this.error.hidden = false;
   }
 }
 

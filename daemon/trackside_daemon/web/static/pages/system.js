@@ -38,7 +38,7 @@ export function processTable(signal, onEnd) {
   const columns = COLUMNS.map((column) => [heads.get(column.id), classes(column)]);
   const groups = scrollable("Processes", table([...columns, unseen("End")], body, "table.processes"));
   const none = h("p.quiet", { hidden: true }, "No training processes run on this machine.");
-  const error = h("p.bad", { role: "alert", hidden: true });
+  const error = h("p.bad", { role: "alert" });
 
   function sortButton(column) {
     return h("button.sort", { title: `Sort by ${column.title}`, onclick: () => choose(column.id) }, column.title);
@@ -65,10 +65,9 @@ export function processTable(signal, onEnd) {
     if (!(await confirmDialog(`End process ${item.pid}?`, explanation(item), "End process", signal))) return;
     try {
       await post(`processes/${item.pid}/end`, { started: item.started });
-      error.hidden = true;
+      setText(error, "");
     } catch (problem) {
       setText(error, problem.message);
-      error.hidden = false;
     }
     onEnd();
   }
@@ -144,7 +143,7 @@ export function show(/** @type {Address} */ address) {
   const [host, gpus, ray, processes, daemon] = [hostDetails(), gpuCards(), rayDetails(),
     processTable(address.signal, () => load()), daemonDetails()];
   const raySection = h("section", { "aria-labelledby": "ray", hidden: true }, h("h2", { id: "ray" }, "Ray"), ray.root);
-  const errorLine = h("p.bad", { role: "alert", hidden: true });
+  const errorLine = h("p.bad", { role: "alert" });
   const pause = gpuPause(() => load(), address.signal);
   const lastHour = new LastHour(address);
   const body = h("div", { hidden: true },
@@ -176,11 +175,10 @@ export function show(/** @type {Address} */ address) {
       status = answers[0];
       processes.update(answers[1].processes);
       updateParts();
-      errorLine.hidden = true;
+      setText(errorLine, "");
     } catch (problem) {
       if (address.signal.aborted || problem.status === 401) return;
       setText(errorLine, problem.message);
-      errorLine.hidden = false;
     }
   }
 

@@ -37,7 +37,7 @@ export class Charts {
     this.sections = h("div");
     this.emptyText = h("p.quiet");
     this.hidden = h("p.quiet");
-    this.notice = h("p.quiet", { hidden: true });
+    this.notice = h("p.quiet");
     const parts = [selection.marks, this.emptyText, this.notice, this.sections, this.hidden];
     this.root = h("section", { "aria-label": "Charts" }, parts);
   }
@@ -62,7 +62,6 @@ export class Charts {
   set(changes) {
     if (changes.marks) this.marks = changes.marks;
     if ("notice" in changes) setText(this.notice, changes.notice);
-    this.notice.hidden = !this.notice.textContent;
     const settings = Object.fromEntries(Object.entries(changes).filter(([name]) => CHART_SETTINGS.includes(name)));
     if ("by" in settings) settings.byTitle = axisTitle(settings.by);
     for (const chart of this.charts.values()) {
@@ -123,8 +122,8 @@ export class Charts {
     const { by, smooth, log, robust, from, to } = this.selection;
     const { workspace } = this;
     const axis = { by, byTitle: axisTitle(by), origin: this.run.started, from, to, bounds: () => this.#bounds() };
-    const settings = { title: key, ...axis, smooth, log, robust, marks: this.marks, sync: "run",
-      reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
+    const settings = { title: key, of: this.run.name, ...axis, smooth, log, robust,
+      marks: this.marks, sync: "run", reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
     const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own },
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
     const load = (request) => this.#loadBoth([key, chart.second], request);

@@ -18,8 +18,11 @@ class Stacks {
     this.root = h("section.card.run-stacks", { hidden: true, "aria-label": "Stacks" }, bar, this.status, this.list);
   }
 
-  update(live) {
+  // Where a run stands that makes no steps is what its page is opened for.
+  update(live, isStalled) {
     this.button.hidden = !live;
+    if (live && isStalled && !this.wasStalled) this.#load();
+    this.wasStalled = live && isStalled;
   }
 
   #close() {
@@ -146,7 +149,7 @@ export class Header {
     const until = run.ended ?? this.now;
     const times = run.ended === null ? `since ${when(run.started)}` : `${when(run.started)} to ${when(run.ended)}`;
     this.#tile("Duration", Number.isFinite(until) ? span(until - run.started) : "…", times);
-    this.stacks.update(!ended && row !== undefined);
+    this.stacks.update(!ended && row !== undefined, state === "stalled");
     const { alerts } = this;
     const others = alerts.length - MAX_FIRING;
     this.moreAlerts.hidden = others <= 0;
@@ -154,6 +157,7 @@ export class Header {
     // What stops the run stands above.
     const firing = alerts.slice(0, MAX_FIRING).map((item) =>
       (item.summary && stops?.startsWith(item.summary) ? { ...item, summary: "" } : item));
+    this.firing.classList.toggle("beside", firing.length === 1 && !firing[0].summary);
     syncRows(this.firing, firing,
       (item) => `${item.alert} ${item.started} ${item.rank} ${item.key} ${item.id}`, alert);
   }

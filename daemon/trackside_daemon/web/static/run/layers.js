@@ -3,7 +3,7 @@
 import { LAYERS_MS, isDue } from "/static/polling.js";
 import { getJson, post, query, runPath } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { h, setText, ENDED, fold } from "/static/dom.js";
+import { h, setText, ENDED, fillSelect, fold } from "/static/dom.js";
 import { number, plural, real, when } from "/static/format.js";
 
 export const ROW = 14; // Height of a layer in the map, in pixels.
@@ -233,9 +233,11 @@ export class Layers {
   }
 
   async #render(found) {
-    options(this.kind, Object.keys(found.kinds), found.kind);
-    options(this.value, found.kinds[found.kind], found.value);
-    options(this.layer, ["", ...found.layers], found.layers.includes(this.chosen) ? this.chosen : "");
+    const titleOf = (name) => NAMES[name] ?? (name || "none");
+    fillSelect(this.kind, Object.keys(found.kinds), titleOf, found.kind);
+    fillSelect(this.value, found.kinds[found.kind], titleOf, found.value);
+    const chosen = found.layers.includes(this.chosen) ? this.chosen : "";
+    fillSelect(this.layer, ["", ...found.layers], titleOf, chosen);
     this.shownKind = found.kind;
     if (!this.others) await this.#loadOthers();
     this.around = Boolean(this.other.value);
@@ -327,13 +329,6 @@ export class Layers {
       if (!this.signal.aborted) setText(this.bands.heading, problem.message);
     }
   }
-}
-
-function options(select, values, chosen) {
-  const current = [...select.options].map((item) => item.value);
-  if (current.join("\n") !== values.join("\n"))
-    select.replaceChildren(...values.map((value) => h("option", { value }, NAMES[value] ?? (value || "none"))));
-  select.value = chosen;
 }
 
 // Returns the last column of a map of heads, LAYER/HEAD, as a map of layers by heads.
