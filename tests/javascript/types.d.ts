@@ -237,6 +237,7 @@ interface Line {
   index: number;
   points: Point[];
   start?: number; // When its run began.
+  right?: boolean; // Whether its values have the axis at the right.
   around?: Point[]; // Points beyond the window, for smoothing.
 }
 
@@ -266,7 +267,7 @@ interface ChartRequest {
 interface OwnSettings {
   log?: boolean;
   robust?: boolean;
-  apart?: boolean; // Whether the key of its evaluation has a chart of its own.
+  second?: string; // Another key in the same chart; empty for none.
   low?: number;
   high?: number;
 }
@@ -312,6 +313,7 @@ interface ChartOptions extends Partial<Omit<View, "drawn" | "marks" | "width" | 
 interface MapLook {
   around?: boolean;
   linear?: boolean;
+  range?: number[]; // The least range of its values.
   chosen?: string;
   label?(place: number): string;
 }

@@ -26,7 +26,9 @@ export function options(/** @type {View} */ view, handlers) {
     focus: { alpha: 0.15 },
     scales: {
       x: { time: view.by === "time", range: () => view.window() },
-      y: { distr: view.log ? 3 : 1, range: () => valueRange(view) },
+      y: { distr: view.log ? 3 : 1, range: () => valueRange({ ...view, drawn: view.drawn.filter(isLeft) }) },
+      right: { distr: view.log ? 3 : 1, range: () => valueRange({ ...view, low: undefined, high: undefined,
+        drawn: view.drawn.filter((item) => !isLeft(item)) }) },
     },
     axes: axes(view),
     series: [{}, ...series],
@@ -55,10 +57,15 @@ const isPointerEvent = (type) => type === "mousemove" || type === "mouseleave";
 /** @type {uPlot.Cursor.Sync} */
 const SYNC = { key: "", setSeries: false, scales: ["x", null], filters: { pub: isPointerEvent, sub: isPointerEvent } };
 
-function seriesOptions({ index }, /** @type {View} */ { smooth, stacked }) {
+const isLeft = ({ line }) => !line.right;
+const scaleOf = (line) => (line.right ? "right" : "y");
+
+function seriesOptions(line, /** @type {View} */ { smooth, stacked }) {
+  const { index } = line;
   const stroke = () => seriesColor(index);
   const [, dash] = dashOf(index);
-  const base = { stroke, dash, width: 1.5, points: { show: false, filter: isolatedPoints, size: 4, fill: stroke } };
+  const points = { show: false, filter: isolatedPoints, size: 4, fill: stroke };
+  const base = { stroke, dash, scale: scaleOf(line), width: 1.5, points };
   if (stacked) return [{ ...base, fill: () => seriesColor(index), width: 1 }];
   return smooth ? [{ ...base, width: 1, alpha: 0.3 }, { ...base, width: 2 }] : [base];
 }
@@ -92,6 +99,8 @@ function axes(view) {
     { ...common, size: 26, label: view.axisTitle ?? view.axis?.name, labelSize: 16, labelFont: FONT, labelGap: -2,
       ...(view.axis ? ownAxis(view.axis) : (AXES[view.by] ?? OTHER_AXIS)) },
     { ...common, size: width, space: 34, values, ...increments, ...logSplitOptions },
+    { ...common, scale: "right", side: 1, show: !view.drawn.every(isLeft), size: width, space: 34, values,
+      ...increments, ...logSplitOptions, grid: { show: false } },
   ];
 }
 
@@ -200,9 +209,9 @@ function drawBand(u, { line, columns }) {
   const draw = (start, end) => {
     u.ctx.beginPath();
     for (let index = start; index < end; index += 1)
-      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(high[index], "y", true));
+      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(high[index], scaleOf(line), true));
     for (let index = end - 1; index >= start; index -= 1)
-      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(low[index], "y", true));
+      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(low[index], scaleOf(line), true));
     u.ctx.fill();
   };
   let start = 0;
@@ -349,7 +358,7 @@ function endLabelWidth({ drawn }) {
 // Each line's last value within the window { text, index, value }.
 function labels(drawn, to = Infinity) {
   const shown = drawn.filter(({ columns }) => columns.mean.some((value) => value !== null));
-  if (shown.length > MOST_LINES || shown.length < 2) return [];
+  if (shown.length > MOST_LINES || shown.length < 2 || !shown.every(isLeft)) return [];
   return shown.flatMap(({ line, columns, smoothed }) => {
     const values = smoothed ?? columns.stack ?? columns.mean;
     const last = values.findLastIndex((value, index) => value !== null && columns.x[index] <= to);

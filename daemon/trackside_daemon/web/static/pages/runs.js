@@ -116,6 +116,7 @@ class Runs {
     const found = this.runs.filter(({ id }) => !this.deleted.has(id) && (!this.found || this.found.ids.has(id)));
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
+    if (this.sort.id === "started") ordered.sort((a, b) => Number(ENDED.has(a.state)) - Number(ENDED.has(b.state)));
     const by = this.group && columnOf(this.group);
     const groups = by ? grouped(ordered, by) : [[undefined, ordered]];
     this.listed = groups.flatMap(([, runs]) => runs);

@@ -7,6 +7,7 @@ import { hostDetails } from "/static/machine/host.js";
 import { LastHour } from "/static/machine/last_hour.js";
 import { SYSTEM_MS, poll } from "/static/polling.js";
 import { bytes, number, span, when, percent, runAddress } from "/static/format.js";
+import { sorted } from "/static/runs/columns.js";
 import { confirmDialog } from "/static/confirm.js";
 
 const STATES = { R: "running", S: "sleeping", D: "waiting for a device", Z: "zombie", T: "stopped", t: "traced",
@@ -55,9 +56,7 @@ export function processTable(signal, onEnd) {
 
   function show() {
     const column = COLUMNS.find((item) => item.id === order.id);
-    const sign = order.descending ? -1 : 1;
-    const compared = (a, b) => sign * compare(column.value(a), column.value(b));
-    const shown = column ? processes.toSorted(compared) : processes;
+    const shown = column ? sorted(processes, column, order.descending) : processes;
     syncRows(body, shown, (item) => item.pid, (item) => processRow(item, end));
   }
 
@@ -97,11 +96,6 @@ function explanation(item) {
 
 const sum = (list, name) => (list.some((item) => item[name] !== undefined)
   ? list.reduce((total, item) => total + (item[name] ?? 0), 0) : undefined);
-
-function compare(a, b) {
-  if (a === undefined || b === undefined) return Number(a === undefined) - Number(b === undefined);
-  return typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
-}
 
 const classes = (column) => ["number", "wide"].filter((name) => column[name]).join(".");
 

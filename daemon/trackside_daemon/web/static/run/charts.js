@@ -6,7 +6,7 @@ import { isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { h, rerender, syncRows, setText } from "/static/dom.js";
 import { betterDirection, isLoss, keyFilter, twins } from "/static/run/keys.js";
-import { plural } from "/static/format.js";
+import { plural, real } from "/static/format.js";
 import { icon } from "/static/icons.js";
 
 const MAX_OPEN = 48; // Sections with more charts start closed.
@@ -16,6 +16,7 @@ const CHART_SETTINGS = ["by", "smooth", "log", "robust", "marks", "from", "to"];
 const AROUND_POINTS = 400; // Points of the neighborhood of a window, for smoothing.
 const AROUND_SPANS = 4; // Its width on each side in spans of the smoothing.
 const PINNED = "Pinned";
+const FAR = 5; // Times as large values of a second key have an axis of their own.
 
 const DELAY_MS = 10; // Requests within this time are combined.
 
@@ -88,11 +89,11 @@ export class Charts {
   arrange() {
     const { workspace } = this;
     const matching = this.#filteredKeys();
-    const joined = twins(matching);
-    for (const key of joined.keys()) if (workspace.own[key]?.apart) joined.delete(key);
-    for (const [key, chart] of this.charts) this.#join(chart, key, joined.get(key), twins(matching).get(key));
-    const second = new Set(joined.values());
-    const shown = matching.filter((key) => !second.has(key));
+    const pairs = twins(matching);
+    for (const [key, chart] of this.charts) this.#join(chart, key, workspace.own[key]?.second, pairs.get(key));
+    const joined = new Set([...pairs].filter(([key, twin]) => this.charts.get(key).second === twin)
+      .map(([, twin]) => twin));
+    const shown = matching.filter((key) => !joined.has(key));
     const keys = workspace.sort(shown.filter((key) => !workspace.hidden.includes(key)));
     const hidden = shown.length - keys.length;
     rerender(this.hidden, String(hidden), () => (hidden ? [plural(hidden, "hidden chart"), " ",
@@ -108,13 +109,13 @@ export class Charts {
     this.sections.dataset.columns = this.workspace.columns || "";
   }
 
-  // Has a chart show a second key too; `possible` is the one that the user may add or take away.
-  #join(chart, key, second, possible) {
-    chart.possible = possible;
+  // Has a chart show a second key too: the one that the user has chosen, which may be none, or its evaluation.
+  #join(chart, key, chosen, twin) {
+    const second = (chosen === undefined || this.charts.has(chosen) || !chosen ? chosen : undefined) ?? twin;
     if (chart.second === second) return;
     chart.second = second;
     setText(chart.heading, second ? `${key} and ${second}` : key);
-    chart.view.turn = second && (betterDirection(key) ?? "less");
+    chart.view.turn = second && second === twin && (betterDirection(key) ?? "less");
     if (chart.requestedAt) chart.reload();
   }
 
@@ -128,6 +129,7 @@ export class Charts {
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
     const load = (request) => this.#loadBoth([key, chart.second], request);
     const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load }, this.signal);
+    chart.others = () => [...this.charts.keys()].filter((other) => other !== key);
     if (workspace.full.includes(key)) chart.setFull(true);
     arrangeable(chart, key, workspace, () => this.shown);
     return chart;
@@ -148,7 +150,10 @@ export class Charts {
     if (!second) return this.#load(key, request);
     const both = await Promise.all([key, second].map(async (name) => (await this.#load(name, request)).map((line) =>
       ({ ...line, label: [name, line.label].filter(Boolean).join(", ") }))));
-    return both.flat().map((line, index) => ({ ...line, index }));
+    const [size, other] = both.map((lines) => lines.flatMap((line) => line.points).reduce((most, point) =>
+      Math.max(most, Math.abs(real(point[6] ?? point[4])) || 0), 0));
+    const isFar = !(Math.max(size, other) < FAR * Math.min(size, other));
+    return both.flat().map((line, index) => ({ ...line, index, right: isFar && index >= both[0].length }));
   }
 
   async #load(key, request) {

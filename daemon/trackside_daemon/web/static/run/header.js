@@ -127,7 +127,8 @@ export class Header {
     rerender(this.tags, run.tags.join("\n"), () => run.tags.map((tag) => h("span.tag", {}, tag)));
     if (this.notes !== document.activeElement) setText(this.notes, run.notes ?? "");
     const stops = (row && !ended ? row.verdict : run.verdict) || run.cause;
-    rerender(this.cause, stops, () => withCode(stops ?? ""));
+    const output = stops && run.state === "failed" ? [" ", h("a", { href: "?tab=output" }, "Output")] : [];
+    rerender(this.cause, stops, () => [...withCode(stops ?? ""), ...output]);
     const results = Object.entries(run.summary ?? {});
     this.results.hidden = !results.length;
     syncRows(this.results, results, ([key]) => key, ([key]) => result(key));

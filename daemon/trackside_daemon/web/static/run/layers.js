@@ -17,7 +17,7 @@ const RISING = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253,
 const AROUND = [[5, 80, 174], [130, 180, 230], [235, 235, 235], [240, 160, 110], [170, 50, 10]];
 
 // Returns { position(value) from 0 to 1, low, high } of a map; logarithmic if the values are positive and far apart.
-function scaleOf(rows, around, linear) {
+function scaleOf(rows, around, linear, range) {
   const values = rows.flat().filter(Number.isFinite);
   if (!values.length) return { low: 0, high: 0, log: false, position: () => 0 };
   if (around) {
@@ -25,8 +25,8 @@ function scaleOf(rows, around, linear) {
     return { low: -most, high: most, log: false, position: (value) => (value / most + 1) / 2 };
   }
   const positive = values.filter((value) => value > 0);
-  const low = values.reduce((least, value) => Math.min(least, value), Infinity);
-  const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
+  const low = values.reduce((least, value) => Math.min(least, value), range[0] ?? Infinity);
+  const high = values.reduce((most, value) => Math.max(most, value), range[1] ?? -Infinity);
   const least = positive.reduce((least, value) => Math.min(least, value), Infinity);
   if (!linear && low >= 0 && high > 20 * least) {
     const [from, span] = [Math.log(least), Math.log(high / least)];
@@ -43,12 +43,12 @@ export function color(position, around) {
 }
 
 // Draws a map, and returns { layerAt(y), columnAt(x) } for a pointer. `at` are the places of the columns on the axis.
-function drawMap(canvas, { layers, at, values }, /** @type {MapLook} */ look) {
-  const { around = false, linear = false, chosen, label } = look;
+export function drawMap(canvas, { layers, at, values }, /** @type {MapLook} */ look) {
+  const { around = false, linear = false, range = [], chosen, label } = look;
   const row = Math.max(3, Math.min(ROW, Math.floor(TALLEST / Math.max(1, layers.length))));
   const { context, width } = prepare(canvas, layers.length * row + AXIS);
   context.translate(0, TOP); // Half of a name, of rows that are lower than names.
-  const scale = scaleOf(values, around, linear);
+  const scale = scaleOf(values, around, linear, range);
   const image = new ImageData(Math.max(1, at.length), Math.max(1, layers.length));
   values.forEach((line, y) => line.forEach((value, x) => {
     if (Number.isFinite(value)) image.data.set([...color(scale.position(value), around), 255], 4 * (y * at.length + x));
