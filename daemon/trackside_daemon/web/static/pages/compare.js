@@ -134,7 +134,9 @@ class Compare {
       .filter(keyFilter(this.selection.filter));
     const keys = this.keys.slice(0, this.shownKeys);
     this.settings = settingsOfAll(this.runs.map((run) => run.document));
-    this.#groupOptions();
+    const { differing } = this.settings;
+    const group = differing.includes(this.group) ? this.group : "";
+    fillSelect(this.groups, ["", ...differing], (name) => name || "none", group);
     const inAll = (key) => this.runs.every((run) => run.summaries.has(key));
     const steps = this.runs.map((run) => run.document.step ?? 0);
     this.selection.update({ attempt_list: [], metrics: this.keys.filter(inAll).map((key) =>
@@ -195,12 +197,6 @@ class Compare {
     if (!this.settings.differing.includes(this.group)) return undefined;
     const value = this.settings.all[this.runs.indexOf(run)]?.get(this.group);
     return `${this.group.split(".").at(-1)} ${value === undefined ? "unknown" : plain(value)}`;
-  }
-
-  #groupOptions() {
-    const { differing } = this.settings;
-    fillSelect(this.groups, ["", ...differing], (name) => name || "none", differing.includes(this.group)
-      ? this.group : "");
   }
 
   #more() {

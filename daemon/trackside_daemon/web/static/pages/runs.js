@@ -17,6 +17,7 @@ import { Curves } from "/static/runs/curves.js";
 export const title = "Runs";
 
 const WIDTHS = "run-widths"; // Name in the browser's storage.
+const NOT_GROUPED = ["curve", "loss", "step", "started", "duration", "notes"]; // Columns with many values.
 
 const TYPING_MS = 150; // Delay after the last key press before a search.
 
@@ -112,7 +113,8 @@ class Runs {
     this.table.root.hidden = !this.runs.length;
     const ids = this.ids.length ? this.ids : defaultColumns(this.runs);
     this.shownIds = ids;
-    this.#groupOptions();
+    const names = allIds(this.runs, []).filter((id) => !NOT_GROUPED.includes(id));
+    fillSelect(this.groups, ["", ...names], (id) => columnOf(id)?.title ?? "none", this.group);
     const found = this.runs.filter(({ id }) => !this.deleted.has(id) && (!this.found || this.found.ids.has(id)));
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
@@ -151,12 +153,6 @@ class Runs {
       this.problem = problem.message;
     }
     this.#draw();
-  }
-
-  #groupOptions() {
-    const ids = allIds(this.runs, [])
-      .filter((id) => !["curve", "loss", "step", "started", "duration", "notes"].includes(id));
-    fillSelect(this.groups, ["", ...ids], (id) => columnOf(id)?.title ?? "none", this.group);
   }
 
   #choices() {

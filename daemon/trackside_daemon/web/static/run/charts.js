@@ -54,6 +54,7 @@ export class Charts {
 
   update(/** @type {Run} */ run) {
     this.run = run;
+    this.bounds = undefined;
     this.attempts = run.attempt_list.length;
     for (const { key } of run.metrics) if (!this.charts.has(key)) this.charts.set(key, this.#chart(key));
     this.arrange();
@@ -62,6 +63,7 @@ export class Charts {
   // Applies changed settings; some of them need new data.
   set(changes) {
     if (changes.marks) this.marks = changes.marks;
+    if ("by" in changes || "attempt" in changes) this.bounds = undefined;
     if ("notice" in changes) setText(this.notice, changes.notice);
     const settings = Object.fromEntries(Object.entries(changes).filter(([name]) => CHART_SETTINGS.includes(name)));
     if ("by" in settings) settings.byTitle = axisTitle(settings.by);
@@ -111,7 +113,7 @@ export class Charts {
 
   // Has a chart show a second key too: the one that the user has chosen, which may be none, or its evaluation.
   #join(chart, key, chosen, twin) {
-    const second = (chosen === undefined || this.charts.has(chosen) || !chosen ? chosen : undefined) ?? twin;
+    const second = chosen === "" || this.charts.has(chosen) ? chosen : twin;
     if (chart.second === second) return;
     chart.second = second;
     setText(chart.heading, second ? `${key} and ${second}` : key);
@@ -122,7 +124,8 @@ export class Charts {
   #chart(key) {
     const { by, smooth, log, robust, from, to } = this.selection;
     const { workspace } = this;
-    const axis = { by, byTitle: axisTitle(by), origin: this.run.started, from, to, bounds: () => this.#bounds() };
+    const bounds = () => (this.bounds ??= this.#bounds());
+    const axis = { by, byTitle: axisTitle(by), origin: this.run.started, from, to, bounds };
     const settings = { title: key, of: this.run.name, ...axis, smooth, log, robust,
       marks: this.marks, sync: "run", reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
     const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own },
@@ -138,11 +141,13 @@ export class Charts {
   // The ends of the axis of all charts: those of all keys.
   #bounds() {
     const { by, attempt } = this.selection;
-    const shown = this.run.metrics.filter((item) => attempt === undefined || item.attempt === attempt);
-    const ends = { step: ({ first_step: first, last_step: last }) => [first, last],
-      time: ({ first_time: first, last_time: last }) => [first, last],
-      relative: ({ first_time: first, last_time: last }) => [first - this.run.started, last - this.run.started] }[by];
-    return ends ? shown.flatMap(ends).filter(Number.isFinite) : [];
+    const name = by === "step" ? "step" : "time";
+    const zero = by === "relative" ? this.run.started : 0;
+    const ends = isTime(by) || by === "step" ? this.run.metrics
+      .filter((item) => attempt === undefined || item.attempt === attempt)
+      .flatMap((item) => [item[`first_${name}`] ?? NaN, item[`last_${name}`] ?? NaN]).filter(Number.isFinite) : [];
+    if (!ends.length) return [];
+    return [Math.min, Math.max].map((choose) => ends.reduce((most, end) => choose(most, end)) - zero);
   }
 
   // The lines of a key, and of a second one after it.
