@@ -34,6 +34,7 @@ function runRow(first, selection) {
     row.className = `run ${level}`;
     state.update(run.state);
     const counts = LEVELS.filter((severity) => run.alerts?.[severity]);
+    alerts.hidden = !counts.length;
     setText(alerts, counts.map((severity) => `${run.alerts[severity]} ${severity}`).join(", "));
     for (const [cell, element] of Object.entries(cells)) setText(element, text[cell] ?? "");
     setText(name, label);
