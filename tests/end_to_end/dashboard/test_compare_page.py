@@ -125,7 +125,7 @@ def test_a_view_is_stored_in_the_address_and_continues_with_a_run_that_lives(
     expect(page.get_by_role("button", name="Reset zoom")).to_be_hidden()
     expect(page).not_to_have_url(re.compile("from="))
 
-    page.get_by_role("combobox", name="By", exact=False).first.select_option("relative")
+    page.get_by_label("X axis").select_option("relative")
     expect(plot(page, "loss")).to_have_attribute(
         "aria-label", re.compile(r"by time since start\. Last: small 0\.2791 at \S+ [mµ]?s after start; ")
     )
@@ -136,7 +136,7 @@ def test_a_view_is_stored_in_the_address_and_continues_with_a_run_that_lives(
     page.reload()
     expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss"])
     assert (
-        page.get_by_role("combobox", name="By", exact=False).first.input_value(),
+        page.get_by_label("X axis").input_value(),
         page.get_by_label("Log scale").is_checked(),
     ) == (
         "relative",
@@ -145,7 +145,7 @@ def test_a_view_is_stored_in_the_address_and_continues_with_a_run_that_lives(
     page.get_by_role("searchbox", name="Keys").fill("nothing")
     expect(page.get_by_text("No key shared by these runs matches the filter.")).to_be_visible()
     page.get_by_role("searchbox", name="Keys").fill("")
-    page.get_by_role("combobox", name="By", exact=False).first.select_option("step")
+    page.get_by_label("X axis").select_option("step")
 
     training = start_training(daemon, "-c", TRAINING, ODD, "1", "12", "live")
     eventually(lambda: daemon.api("runs/script").json().get("step") == 39)
