@@ -245,5 +245,7 @@ def test_a_stall_shows_where_each_thread_is(
         expect(stack).to_be_visible()
         assert stack.inner_text().strip().splitlines() == thread["frames"]
     sits = next(number for number, line in enumerate(STALLS.splitlines(), 1) if "here it sits" in line)
-    expect(page.locator("pre b").first).to_have_text(f"{script}:{sits} wait_for_nothing")
+    expect(page.locator("pre").first.locator("b").last).to_have_text(
+        f"{script}:{sits} wait_for_nothing"
+    )  # its own code
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

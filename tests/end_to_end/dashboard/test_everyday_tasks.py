@@ -284,6 +284,18 @@ def test_a_view_is_arranged_shared_and_used_by_keyboard(
     page.reload()
     expect(titles).to_have_text(["tokens", "lr", "loss"])
 
+    # A chart is hidden, and gets a second key with an axis of its own.
+    page.get_by_role("button", name="Hide tokens").click()
+    expect(titles).to_have_text(["lr", "loss"])
+    page.get_by_role("button", name="Show", exact=True).click()
+    chart(page, "loss").get_by_role("button", name="Scale and range").click()
+    chart(page, "loss").get_by_label("With").select_option("lr")
+    both = chart(page, "loss and lr")
+    expect(both.locator(".legend button")).to_have_count(2)
+    page.wait_for_function("document.querySelector('.legend button + button').closest('.chart').chart.u.axes[2].show")
+    both.get_by_label("With").select_option("")
+    expect(titles).to_have_text(["tokens", "lr", "loss"])
+
     # j, k, f, [ and ] work on charts, / goes to the search, ? explains, t switches the theme.
     page.keyboard.press("j")
     expect(chart(page, "tokens").locator(".plot")).to_be_focused()
