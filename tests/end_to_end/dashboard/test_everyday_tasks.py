@@ -294,6 +294,7 @@ def test_a_view_is_arranged_shared_and_used_by_keyboard(
     expect(both.locator(".legend button")).to_have_count(2)
     page.wait_for_function("document.querySelector('.legend button + button').closest('.chart').chart.u.axes[2].show")
     both.get_by_label("With").select_option("")
+    page.evaluate("document.activeElement.blur()")
     expect(titles).to_have_text(["tokens", "lr", "loss"])
 
     # j, k, f, [ and ] work on charts, / goes to the search, ? explains, t switches the theme.

@@ -6,9 +6,7 @@ import { icon } from "/static/icons.js";
 import { factsOf, settingsOf } from "/static/run/tables.js";
 import { columnOf, sorted } from "/static/runs/columns.js";
 import { RunTable } from "/static/runs/table.js";
-import { betterDirection, isLoss } from "/static/run/keys.js";
-
-const EVALUATION = /(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)/i;
+import { betterDirection, isEvaluation, isLoss } from "/static/run/keys.js";
 
 // Returns { last, min, max } of each key of a run's lowest rank, over all attempts; values as in the API.
 export function keySummaries(run) {
@@ -32,7 +30,7 @@ export function sharedKeys(all, minimum) {
   const counts = new Map();
   for (const key of all.flatMap((metric) => [...metric.keys()])) counts.set(key, (counts.get(key) ?? 0) + 1);
   const keys = [...counts].filter(([, count]) => count >= minimum).map(([key]) => key);
-  const order = (key) => (isLoss(key) ? Number(EVALUATION.test(key)) : 2);
+  const order = (key) => (isLoss(key) ? Number(isEvaluation(key)) : 2);
   return keys.sort((a, b) => order(a) - order(b) || a.localeCompare(b));
 }
 

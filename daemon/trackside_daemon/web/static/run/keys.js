@@ -16,13 +16,15 @@ export function betterDirection(key) {
   return has(HIGHER_IS_BETTER) ? "more" : undefined;
 }
 
-const EVALUATION = /^(?:eval|evaluation|val|valid|validation|dev|test)[/_.](.+)$/;
+const EVALUATION = "(?:eval|evaluation|val|valid|validation|dev|test)";
+
+export const isEvaluation = (key) => new RegExp(`(^|[/_.])${EVALUATION}([/_.]|$)`, "i").test(key);
 
 // Returns the key of the evaluation of each key that has one: eval/loss is that of train/loss, or else of loss.
 export function twins(keys) {
   const found = new Map();
   for (const key of keys) {
-    const [, name] = EVALUATION.exec(key) ?? [];
+    const [, name] = new RegExp(`^${EVALUATION}[/_.](.+)$`).exec(key) ?? [];
     const trained = name && [`train/${name}`, `train_${name}`, name].find((item) => keys.includes(item));
     if (trained && !found.has(trained)) found.set(trained, key);
   }

@@ -15,7 +15,6 @@ const POINTS = 120;
 const HEADS = [["Rank"], ["State"], ["Step", "number"], ["Own time a step", "number"], ["× median", "number"],
   ["× its past", "number"], ["Wait a step", "number"], ["GPU"], ["Utilization", "number"], ["GPU memory", "number"]];
 
-const SLOW = 2; // Times the median rank whose color stands out, even if no rank is slower.
 const MODES = { own: "Own time", wait: "Wait for others" };
 
 export class Performance {
@@ -206,7 +205,7 @@ class RankMap {
     const own = this.mode === "own";
     const values = this.rows.map((row) => (own ? row.ratio : row.wait));
     this.drawn = drawMap(this.canvas, { layers: this.rows.map(nameOf), at: this.times, values },
-      { label: when, linear: true, range: own ? [1, SLOW] : [0, 0] });
+      { label: when, linear: true, range: own ? [1, this.slow] : [0, 0] });
   }
 
   #describe() {
