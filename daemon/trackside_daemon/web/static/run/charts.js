@@ -157,7 +157,8 @@ export class Charts {
       ({ ...line, label: [name, line.label].filter(Boolean).join(", ") }))));
     const [size, other] = both.map((lines) => lines.flatMap((line) => line.points).reduce((most, point) =>
       Math.max(most, Math.abs(real(point[6] ?? point[4])) || 0), 0));
-    const isFar = !(Math.max(size, other) < FAR * Math.min(size, other));
+    const isPair = this.charts.get(key).view.turn; // An evaluation has the axis of what was trained.
+    const isFar = !isPair && !(Math.max(size, other) < FAR * Math.min(size, other));
     return both.flat().map((line, index) => ({ ...line, index, right: isFar && index >= both[0].length }));
   }
 
