@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, log1p, sqrt
+from math import inf, log, sqrt
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE
@@ -56,7 +56,10 @@ class Learnt:
         The last factors of a fall are next to nothing of it and took most of the training.
         """
         lost = self.lost(rise, level)
-        return lost if lost >= 1 or level <= 0 else sqrt(lost * log1p(rise / level) / log1p(rise / lost / level))
+        if lost >= 1 or level <= 0:
+            return lost
+        fall = log(sorted(self._first)[-2]) - log(level)
+        return sqrt(lost * (log(level + rise) - log(level)) / fall) if fall else lost
 
 
 class Wander:
@@ -144,5 +147,6 @@ class Course:
         before = fell + sum(lowest - rise / 4 < level <= low for level in since)
         top = next((at for at, level in enumerate(since) if level >= high), len(since))
         foot = max((at for at in range(top) if since[at] <= low), default=-1)
-        lasted = top - foot - 1 - max(1.0, 2 * BLOCK / self._every)
-        return 2 * FASTER * lasted <= min(1.0, lost) * before
+        lasted = top - foot - 1
+        blurred = max(1.0, 2 * BLOCK / self._every)
+        return 2 * FASTER * lasted <= before and 2 * FASTER * (lasted - blurred) <= min(1.0, lost) * before

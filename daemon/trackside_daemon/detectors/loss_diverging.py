@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import pairwise
-from math import inf, log, sqrt
+from math import e, inf, log, sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -51,8 +51,8 @@ UNLEARNT = "it has risen without having fallen below its start"
 CRITICAL = 0.5  # rise, as a fraction of the lowest level and of its peak, from which the model loses what it learned
 
 # Share of what was learnt that a rise from a level below zero undoes at least, because a fraction of such a level means nothing;
-# and share of its peak below which a rise is on its way back.
-BELOW_ZERO, BACK = 0.3, 0.3
+# and share of its peak below which a rise is on its way back, that of one time constant.
+BELOW_ZERO, BACK = 0.3, 1 / e
 
 ACCEPTED = 1000  # samples after which a new level becomes the accepted one
 
@@ -109,7 +109,11 @@ class LossDiverging:
         self._last = SortedWindow(LEVEL)
         self._values = deque([0.0], maxlen=CHANGES + 1)
         self._wanders = Wander(mean, turns=False), Wander(middle, turns=True)
-        self._count = self._high = 0
+        self._count = 0
+        self._high = (
+            0,
+            0,
+        )  # the counts of the first and the last sample in a row at which three quarters were above the lowest level
         self._lowest = inf
         self._lowest_at = 0
 
@@ -134,19 +138,14 @@ class LossDiverging:
             level = self._last.median()
             self._course.add(level)
             if self._rise.fires:
-                self._high = 0
                 yield from self._follow(at, step, time, level, context=context)
             elif level < self._lowest:
                 self._lowest, self._lowest_at = level, step
                 self._rate.mark()
-            elif self._last.ordered[LEVEL // 4] - self._lowest <= self._ratio * abs(self._lowest):
-                self._high = 0
-            elif all(value > needed for _, value, needed in self._tests(level)):
+            elif level - self._lowest > self._ratio * abs(self._lowest) and self._has_risen(level):
                 self._since, self._covered = time, self._covers()
                 self._cost = self._peak = 0.0
                 yield self._rise.report("info", at, self._text(level, step, context))
-            else:
-                self._high += 1
 
     def _start_again(self, at: int, step: int) -> Iterator[Detection]:
         if self._rise.fires:
@@ -158,13 +157,22 @@ class LossDiverging:
         for wander in self._wanders:
             wander.add(block)
 
+    def _has_risen(self, level: float) -> bool:
+        _, risen, needed = next(tests := self._tests(level))
+        if risen <= needed:
+            return False
+        if self._high[1] != self._count - 1:
+            self._high = self._count, self._count
+        self._high = self._high[0], self._count
+        return all(value > needed for _, value, needed in tests)
+
     def _tests(self, level: float) -> Iterator[Test]:
         lowest, last = self._lowest, self._last.ordered
         rise = level - lowest
         yield Test("rise of three quarters of the samples", last[LEVEL // 4] - lowest, self._ratio * abs(lowest))
         yield Test("rise, with the noise of long blocks", rise, self._covers())
         noise = _NORMAL * median(abs(new - old) for old, new in pairwise(self._values))
-        error = max(noise, last_digit(last)) * sqrt(LEVEL / (LEVEL + self._high))
+        error = max(noise, last_digit(last)) * sqrt(LEVEL / (LEVEL + self._high[1] - self._high[0]))
         yield Test("rise, with the noise of samples", rise, NOISE * error)
 
     def _covers(self) -> float:
