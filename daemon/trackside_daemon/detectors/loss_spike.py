@@ -66,7 +66,7 @@ class LossSpike:
 
     def explain(self) -> Iterator[Test]:
         """Yield the tests of the last loss: whether it jumps, and whether a jump is over."""
-        firing = next((one for one in (self._batch, self._spike) if one.fires), None)
+        firing = next((one for one in (self._batch, self._spike) if one.fires and one.seen), None)
         yield from (
             [Test("samples in a row that are not high", firing.calm, BACK - 1)] if firing else self._jumps.explain()
         )
