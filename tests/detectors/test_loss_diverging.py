@@ -233,7 +233,7 @@ def test_a_rise_to_five_times_a_low_loss_is_a_warning_though_it_is_little_of_the
     draw = random.Random(1)
     levels = [1.6 * 0.5 ** (i / 60) + 0.03 for i in range(400)] + [0.16] * 200
     findings = found(LossDiverging(), column([level * draw.lognormvariate(0, 0.1) for level in levels]))
-    assert "warning" in {one.severity for one in findings}
+    assert any(one.severity == "warning" and one.at < 500 for one in findings)
     assert findings[0].at >= 400
 
 
