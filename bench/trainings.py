@@ -1,6 +1,6 @@
 """Make sixty small trainings of twelve problems, healthy ones and ones with a planted fault, to see what the detectors find in them.
 
-Usage: PYTHONPATH=tests:. python bench/trainings.py DIRECTORY
+Usage: PYTHONPATH=tests:. python bench/trainings.py DIRECTORY [DRAW]
 
 Writes ``PROBLEM/RUN.csv`` and ``index.jsonl`` in the form of the labelled logs. None of the problems is among those, so nothing may
 be tuned on them. Each training takes about a second, and is the same each time.
@@ -226,12 +226,13 @@ def main() -> None:
     """Write the runs."""
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
-    torch.manual_seed(0)
+    draw = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    torch.manual_seed(draw)
     index = []
     for number, (name, problem) in enumerate(problems().items()):
         (place / name).mkdir(parents=True, exist_ok=True)
-        faults = ("", "", *(FAULTS[(3 * number + one) % len(FAULTS)] for one in range(3)))
-        for seed, fault in enumerate(faults, 10 * number + 1):
+        faults = ("", "", *(FAULTS[(3 * number + one + 5 * draw) % len(FAULTS)] for one in range(3)))
+        for seed, fault in enumerate(faults, 1000 * draw + 10 * number + 1):
             rows = train(problem, fault, seed)
             run = f"{fault or 'healthy'}_s{seed}"
             with (place / name / f"{run}.csv").open("w", encoding="utf-8", newline="") as stream:

@@ -75,7 +75,7 @@ def test_of_recurring_rises_only_the_first_is_a_warning() -> None:
     for _ in range(16):
         values += [2 + 3 * 0.97 ** (i // 2) * (i < 100) for i in range(150)]
     found = [one.finding for one in RankDetectors().evaluate({"loss": column(values)})]
-    assert [(one.severity, one.at) for one in found if one.severity != "info" and not one.over] == [("warning", 637)]
+    assert [(one.severity, one.at) for one in found if one.severity != "info" and not one.over] == [("warning", 632)]
 
 
 def test_a_loss_that_falls_below_zero() -> None:

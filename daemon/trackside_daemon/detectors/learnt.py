@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, log, sqrt
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE
@@ -50,6 +50,17 @@ class Learnt:
         learnt = sorted(self._first)[-2] - level
         return rise / learnt if learnt > 0 else inf
 
+    def undone(self, rise: float, level: float) -> float:
+        """Return the share that a rise undoes, in the mean of the fall itself and its logarithm.
+
+        The last factors of a fall are next to nothing of it and took most of the training.
+        """
+        lost = self.lost(rise, level)
+        if lost >= 1 or level <= 0:
+            return lost
+        fall = log(sorted(self._first)[-2]) - log(level)
+        return sqrt(lost * (log(level + rise) - log(level)) / fall) if fall else lost
+
 
 class Wander:
     """The noise of the levels of successive blocks, for blocks of several lengths: the bends between three levels in a row.
@@ -86,9 +97,11 @@ class Wander:
     def noise(self) -> float:
         """Return a robust standard deviation of the levels of the length that has the largest.
 
-        It is unknown at first: 0, or infinite for *turns*, because a series of few values hardly turns.
+        The shortest blocks have half of the samples of a level, so their noise counts as that of two. It is unknown at first: 0, or
+        infinite for *turns*, because a series of few values hardly turns.
         """
-        noise = max(bends.median() if len(bends) >= KNOWN else 0.0 for bends in self._bends)
+        noises = [bends.median() if len(bends) >= KNOWN else 0.0 for bends in self._bends]
+        noise = max(noises[0] / sqrt(2), *noises[1:])
         self._noise = noise * (TURN if self._turns else BEND) or self._noise
         return self._noise
 
@@ -125,7 +138,8 @@ class Course:
     def is_sudden(self, lowest: float, rise: float, lost: float) -> bool:
         """Return whether the level rose `FASTER` from *lowest* than the training learnt; the rise undid the share *lost* of that.
 
-        The middle half of the rise counts, until the level is first above it: a level that is noisy may fall into it again.
+        The middle half of the rise counts, until the level is first above it: a level that is noisy may fall into it again. What a
+        median and the distance of the levels need to show a jump is no time that it took.
         """
         low, high = lowest + rise / 4, lowest + 3 * rise / 4
         fell = next((at for at, level in enumerate(self._levels) if level <= low), 0)
@@ -133,4 +147,6 @@ class Course:
         before = fell + sum(lowest - rise / 4 < level <= low for level in since)
         top = next((at for at, level in enumerate(since) if level >= high), len(since))
         foot = max((at for at in range(top) if since[at] <= low), default=-1)
-        return 2 * FASTER * (top - foot - 1) <= min(1.0, lost) * before
+        lasted = top - foot - 1
+        blurred = max(1.0, 2 * BLOCK / self._every)
+        return 2 * FASTER * lasted <= before and 2 * FASTER * (lasted - blurred) <= min(1.0, lost) * before

@@ -1,7 +1,8 @@
 """Detect a level of the loss that rises and stays, suddenly or bit by bit.
 
 The level is the median of the last 16 samples. It is compared with the lowest level so far: three quarters of the samples
-must lie 15 % above it, and the rise must exceed the noise of single samples and that of the levels of blocks.
+must lie 15 % above it, and the rise must exceed the noise of single samples, less the longer it stays, and that of the levels of
+blocks, more the longer the training is.
 
 Every rise is information at first. Its cost is the share of what was learnt that it undoes, summed over its samples. It becomes
 a warning once that is `COST`, and critical at twice that. A rise that came back by itself shows what is normal in this training:
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import pairwise
-from math import inf
+from math import e, inf, log, sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
 
 LEVEL, LEAST = 16, 32  # samples whose median is the level; samples before the first comparison
 
-NOISE, CHANGES = 4.0, 64  # required rise in standard deviations of single samples, by their last changes
+# Required rise of one level in standard deviations of single samples, by their last changes; while it stays, the error of the level of
+# all its samples is less.
+NOISE, CHANGES = 4.0, 64
 
-# Standard deviations of the levels of blocks that a rise must exceed, and that the loss must have fallen before: the level of
-# white noise covers six of them in 4,000 samples, that of noise with a long memory eight.
-WANDERS = 8.0
+# Standard deviations of the levels of blocks that a rise must exceed, and that the loss must have fallen before, as a multiple of
+# those by which the highest and the lowest of so many normal numbers differ.
+WANDERS = 1.2
 
 # Samples at the initial loss that a rise must cost until it is a warning, and twice as many until it is critical.
 COST = 10.0
@@ -48,8 +51,8 @@ UNLEARNT = "it has risen without having fallen below its start"
 CRITICAL = 0.5  # rise, as a fraction of the lowest level and of its peak, from which the model loses what it learned
 
 # Share of what was learnt that a rise from a level below zero undoes at least, because a fraction of such a level means nothing;
-# and share of its peak below which a rise is on its way back.
-BELOW_ZERO, BACK = 0.3, 0.3
+# and share of its peak below which a rise is on its way back, that of one time constant.
+BELOW_ZERO, BACK = 0.3, 1 / e
 
 ACCEPTED = 1000  # samples after which a new level becomes the accepted one
 
@@ -99,7 +102,7 @@ class LossDiverging:
         self.reading = ""
         self._rate = RateRestart()
         self._rise = Episode("LossDiverging")
-        self._since = self._noise = self._cost = self._peak = self._usual = 0.0
+        self._since = self._covered = self._cost = self._peak = self._usual = 0.0
         self._forget()
 
     def _forget(self) -> None:
@@ -107,6 +110,10 @@ class LossDiverging:
         self._values = deque([0.0], maxlen=CHANGES + 1)
         self._wanders = Wander(mean, turns=False), Wander(middle, turns=True)
         self._count = 0
+        self._high = (
+            0,
+            0,
+        )  # the counts of the first and the last sample in a row at which three quarters were above the lowest level
         self._lowest = inf
         self._lowest_at = 0
 
@@ -135,10 +142,8 @@ class LossDiverging:
             elif level < self._lowest:
                 self._lowest, self._lowest_at = level, step
                 self._rate.mark()
-            elif level - self._lowest > self._ratio * abs(self._lowest) and all(
-                value > needed for _, value, needed in self._tests(level)
-            ):
-                self._since, self._noise = time, self._wandered()
+            elif level - self._lowest > self._ratio * abs(self._lowest) and self._has_risen(level):
+                self._since, self._covered = time, self._covers()
                 self._cost = self._peak = 0.0
                 yield self._rise.report("info", at, self._text(level, step, context))
 
@@ -152,17 +157,28 @@ class LossDiverging:
         for wander in self._wanders:
             wander.add(block)
 
+    def _has_risen(self, level: float) -> bool:
+        _, risen, needed = next(tests := self._tests(level))
+        if risen <= needed:
+            return False
+        if self._high[1] != self._count - 1:
+            self._high = self._count, self._count
+        self._high = self._high[0], self._count
+        return all(value > needed for _, value, needed in tests)
+
     def _tests(self, level: float) -> Iterator[Test]:
         lowest, last = self._lowest, self._last.ordered
         rise = level - lowest
         yield Test("rise of three quarters of the samples", last[LEVEL // 4] - lowest, self._ratio * abs(lowest))
-        yield Test("rise, with the noise of long blocks", rise, WANDERS * self._wandered())
+        yield Test("rise, with the noise of long blocks", rise, self._covers())
         noise = _NORMAL * median(abs(new - old) for old, new in pairwise(self._values))
-        yield Test("rise, with the noise of samples", rise, NOISE * max(noise, last_digit(last)))
+        error = max(noise, last_digit(last)) * sqrt(LEVEL / (LEVEL + self._high[1] - self._high[0]))
+        yield Test("rise, with the noise of samples", rise, NOISE * error)
 
-    def _wandered(self) -> float:
-        """Return the noise of long blocks: the means bend in a descent and by outliers, and the middles turn seldom at first."""
-        return min(wander.noise() for wander in self._wanders)
+    def _covers(self) -> float:
+        """Return what the level may cover by the noise of blocks: means bend in a descent and by outliers, middles seldom turn at first."""
+        noise = min(wander.noise() for wander in self._wanders)
+        return WANDERS * 2 * sqrt(2 * log(self._count / LEVEL)) * noise
 
     def explain(self) -> Iterator[Test]:
         """Yield the tests of the last loss that decide: whether it fires, and while it does, how severe it is."""
@@ -192,14 +208,14 @@ class LossDiverging:
         return max(COST, 2 * self._usual)
 
     def _judge_severity(self, height: float, step: int, time: float, context: Context) -> Severity:
-        lost = self._learnt.lost(height, self._lowest)
+        lost, undone = self._learnt.lost(height, self._lowest), self._learnt.undone(height, self._lowest)
         self._peak = max(self._peak, height)
-        if self._rate.is_on() or lost < (MUCH if self._lowest > 0 else BELOW_ZERO):
+        if self._rate.is_on() or undone < (MUCH if self._lowest > 0 else BELOW_ZERO):
             return "info"
-        self._cost += min(1.0, lost)
+        self._cost += min(1.0, undone)
         if self._cost < self._needed() or height < BACK * self._peak or step in context.restarts:
             return "info"
-        unlearnt = height / lost <= WANDERS * self._noise
+        unlearnt = height / lost <= self._covered
         if not self._course.is_sudden(self._lowest, height, MUCH if unlearnt else lost):
             self.reading = UNLEARNT * unlearnt
             return "warning" if lost >= 1 else "info"

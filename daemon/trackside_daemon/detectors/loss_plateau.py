@@ -13,7 +13,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Episode, Streak
+from trackside_daemon.detectors.base import HUGE, Episode, Streak, Test
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number, percent
@@ -60,6 +60,7 @@ class LossPlateau:
         self._merged = 1
         self._seen = self._still = 0
         self._error = 0.0
+        self._tests: list[Test] = []
         self._step: int | None = None
         self._episode = Episode("LossPlateau")
 
@@ -79,6 +80,10 @@ class LossPlateau:
                 if len(self._medians) == self._merged:
                     yield from self._judge(at, step, context)
 
+    def explain(self) -> Iterator[Test]:
+        """Yield the tests of the last complete block."""
+        yield from self._tests or [Test("blocks", len(self._blocks), BLOCKS - 1)]
+
     def _judge(self, at: int, step: int, context: Context) -> Iterator[Detection]:
         """Add a complete block and compare the last ones."""
         self._blocks.append(sum(self._medians) / self._merged)
@@ -92,6 +97,12 @@ class LossPlateau:
         rates = [rate for rate in self._rates if rate is not None]
         ending = bool(rates) and rates[-1] < FALLING * rates[0]
         fires = self._episode.fires
+        hides = max(self._ratio * level, HIDDEN * error)
+        self._tests = [
+            Test("gain that its ratio or error hides", hides, abs(gain)),
+            Test("gain that is no noise", UNSURE * level, hides),
+            Test("blocks without a gain", self._still + 1, BLOCKS // 2 - 1),
+        ]
         self._error = max(self._error if fires else 0.0, error)  # few blocks may look alike by chance
         if fires and (ending or gain > self._again * level + ERRORS * self._error):
             self._still = 0
@@ -101,7 +112,7 @@ class LossPlateau:
             text = f"loss {number(self._blocks[-1])} at step {number(step)} has not fallen in the last {half} samples"
             yield self._episode.report("info", at, f"{text}, after {number(fell)} in the {half} before")
             del self._blocks[: BLOCKS // 2], self._rates[: BLOCKS // 2]
-        elif abs(gain) < max(self._ratio * level, HIDDEN * error) < UNSURE * level and not ending:
+        elif abs(gain) < hides < UNSURE * level and not ending:
             self._still += 1
             if not fires and self._still >= BLOCKS // 2:
                 samples = BLOCKS * self._merged * BLOCK

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Episode
+from trackside_daemon.detectors.base import HUGE, Episode, Test
 from trackside_daemon.detectors.learnt import MUCH, Learnt
 from trackside_daemon.detectors.outlier import Jump, Jumps
 from trackside_daemon.detectors.settings import DEFAULTS
@@ -63,6 +63,13 @@ class LossSpike:
             elif jump:
                 self._begun, self._first, self._high = jump, step, 1
                 yield self._batch.report("info", at, _text(step, value, jump, context))
+
+    def explain(self) -> Iterator[Test]:
+        """Yield the tests of the last loss: whether it jumps, and whether a jump is over."""
+        firing = next((one for one in (self._batch, self._spike) if one.fires and one.seen), None)
+        yield from (
+            [Test("samples in a row that are not high", firing.calm, BACK - 1)] if firing else self._jumps.explain()
+        )
 
     def _follow(self, at: int, step: int, value: float, context: Context) -> Iterator[Detection]:
         batch, spike = self._batch, self._spike

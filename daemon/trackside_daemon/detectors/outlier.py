@@ -13,11 +13,12 @@ from math import inf, log
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.detectors.base import Test
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, SortedWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # Number of samples in: the level; the noise; the recent noise. As many numbers as a level has are needed for it, and as many
 # distances for a noise: the 15th number can be a jump.
@@ -81,6 +82,8 @@ class Jumps:
         self._peaks = SortedWindow(BLOCKS)
         self._peak = -inf
         self._count = 0
+        self._judged: tuple[int, list[Test]] = (0, [])
+        """The count after the last number that was near a jump, and its tests."""
 
     def add(self, value: float) -> Jump | None:
         """Add the next number and return its jump, if it is one."""
@@ -108,11 +111,26 @@ class Jumps:
         self._peaks.clear()
         self._peak = -inf
 
+    def explain(self) -> Iterator[Test]:
+        """Yield the tests of the last number, as far as they were needed."""
+        if len(self._recent) <= NEAR:
+            yield Test("samples", len(self._near) + len(self._recent), 2 * NEAR)
+            return
+        height = self._recent[-1]
+        before = self._near.arrived[-1] - height
+        yield Test("rise above the level", height, self._law[-1][1] * abs(before))
+        if self._judged[0] == self._count:
+            yield from self._judged[1]
+
     def _judge(self, before: float, height: float, value: float) -> Jump | None:
         usual = self._usual
         centre, noise = usual.median(), usual.spread()
+        tests = [Test("rise, with the noise of 128 samples", height - centre, self._law[0][0] * noise)]
+        self._judged = self._count + 1, tests
         if height - centre < self._law[0][0] * noise and height < self._great * abs(before):
             return None
+        if len(self._peaks) >= LIKE:
+            tests.append(Test("rise, with those of recent blocks", height, UNLIKE * self._peaks.ordered[-LIKE]))
         if self._is_usual(before, height):
             return None
         lately = [abs(other - centre) for other in self._recent]
@@ -121,7 +139,11 @@ class Jumps:
             noise = shortly if shortly > GROWN * noise else noise
         noise = max(noise, last_digit([*self._near.ordered, value]))
         deviations = (height - centre) / noise if noise else inf
-        if self._stands_out(before, height, deviations) or self._is_great(before, height, centre, lately):
+        crosses = self._near.ordered[0] <= 0 <= self._near.ordered[-1]
+        law = min(least for least, part in self._law if height > part * abs(before))
+        needed = self._crossing if crosses else law
+        tests.append(Test("standard deviations, with the latest noise", deviations, needed))
+        if deviations >= needed or self._is_great(before, height, centre, lately):
             return Jump(before, noise, height)
         return None
 
@@ -136,12 +158,6 @@ class Jumps:
             return False
         spread = log(high / max(low, LOWEST * middle)) / 1.349  # as in `SortedWindow.spread`
         return log((before + height) / middle) < LOGS * spread
-
-    def _stands_out(self, before: float, height: float, deviations: float) -> bool:
-        if self._near.ordered[0] <= 0 <= self._near.ordered[-1]:
-            return deviations >= self._crossing
-        part = height / abs(before)
-        return any(deviations >= least and part >= fraction for least, fraction in self._law)
 
     def _is_great(self, before: float, height: float, centre: float, lately: list[float]) -> bool:
         if self._near.ordered[0] <= 0 or height < self._great * before or height < GREAT[1] * max(self._recent):

@@ -193,7 +193,7 @@ class RankDetectors:
         """Yield key and test of what decided at the last samples whether an alert fires, for detectors that state it."""
         for key, of in self._of.items():
             for detector in of:
-                if alert in detector.alerts and isinstance(detector, LossDiverging):
+                if alert in detector.alerts and isinstance(detector, LossDiverging | LossSpike | LossPlateau):
                     yield from ((key, test) for test in detector.explain())
 
     def _detect(self, key: str, column: Column) -> Iterator[Found]:
