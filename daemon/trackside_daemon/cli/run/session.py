@@ -27,6 +27,7 @@ from trackside_daemon.cli.run.follower import AUTOMATIC
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import CommandSummary
 from trackside_daemon.linux.child_process import ChildProcess, Command, output
+from trackside_daemon.linux.process_exit import signal_name
 from trackside_daemon.model.text import shown
 from trackside_daemon.training.end_state import Exit, verdict
 
@@ -162,7 +163,7 @@ class _Session:
                 follower.stop(FOLLOWER_SECONDS, signal.SIGUSR1 if status else signal.SIGTERM)
             hand_over(command, self._launch)
             if daemon is not None:
-                self._summarize(daemon)
+                self._summarize(daemon, command.code or 0)
         finally:
             # After the summary, because before Linux 6.15 the daemon reads from the zombie how the command ended.
             command.reap()
@@ -181,9 +182,9 @@ class _Session:
             report(f"--console: the output is not kept: {os_error_text(error) or type(error).__name__}")
             return None
 
-    def _summarize(self, daemon: CommandDaemon) -> None:
+    def _summarize(self, daemon: CommandDaemon, code: int) -> None:
         try:
-            nothing = why_nothing(self._command) if self._auto else ""
+            nothing = why_nothing(self._command, code) if self._auto else ""
             CommandSummary(self._launch, daemon, self._died_after, nothing).report(self._signals, report)
         except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
             report(f"no summary: {type(error).__name__}: {error}")
@@ -260,8 +261,8 @@ def report(text: str) -> None:
         os.write(2, f"trackside: {shown(text)}\n".encode(errors="backslashreplace"))
 
 
-def why_nothing(command: Sequence[str]) -> str:
-    """Return the reason in one line, for a command that has opened no run."""
+def why_nothing(command: Sequence[str], code: int = 0) -> str:
+    """Return the reason in one line, for a command that has opened no run and ended with this code, a signal below 0."""
     python = interpreter(command[0])
     if not python:
         return "nothing was pushed, and what it started imported neither PyTorch nor a tracker"
@@ -272,6 +273,8 @@ def why_nothing(command: Sequence[str]) -> str:
         ours = f"{sys.version_info.major}.{sys.version_info.minor}"
         return f"{python} cannot import trackside; install it there: {python} -m pip install trackside (this is {ours})"
     found = "no optimizer of PyTorch made a step, and no framework or tracker got a number"
+    if code < 0:
+        found += f", until at most a second before {signal_name(-code)} ended it"
     names = _imported(command)
     return (
         f"{found}; {names[0]} is imported: add trackside.push(step=step, loss=loss) where a step ends"
