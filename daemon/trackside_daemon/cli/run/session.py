@@ -23,7 +23,7 @@ from trackside.transport.sender import now
 from trackside_daemon.captures.kineto.environment import interpreter, missing_variables
 from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
-from trackside_daemon.cli.run.follower import AUTOMATIC
+from trackside_daemon.cli.run.follower import AUTOMATIC, BEHIND
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import CommandSummary
 from trackside_daemon.linux.child_process import ChildProcess, Command, output
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 NOT_EXECUTABLE = 126  # exit status, as in shells
 NOT_FOUND = 127  # exit status, as in shells
+FOLLOWER = "trackside_daemon.cli.run.follower"
 FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
 
 SCRIPT_BYTES = 256 * 1024  # of a script that are searched for what it imports
@@ -154,7 +155,7 @@ class _Session:
         try:
             if console is not None:
                 console.start()
-            follower = None if daemon is None or self._follow is None else _start_follower(self._follow, since, environ)
+            follower = None if daemon is None or self._follow is None else self._start_follower(since, environ)
             status = self._wait(command, daemon)
             self._signals.clear()
             if console is not None:
@@ -168,6 +169,15 @@ class _Session:
             # After the summary, because before Linux 6.15 the daemon reads from the zombie how the command ended.
             command.reap()
         return status
+
+    def _start_follower(self, since: float, environ: Mapping[str, str]) -> ChildProcess | None:
+        """Start the process that follows files; the command runs without it if that fails."""
+        places = [str(since), AUTOMATIC, *(self._follow or ())]
+        try:
+            return ChildProcess(FOLLOWER, *places, BEHIND, *self._command, environ=environ, mute=True)
+        except OSError as error:
+            report(f"--follow: nothing is followed: {error}")
+            return None
 
     def _open_console(self, daemon: CommandDaemon | None) -> ConsoleCopy | None:
         """Return what keeps the output beside the history; without it the command runs all the same."""
@@ -227,16 +237,6 @@ def hand_over(command: Command, launch: str) -> None:
 
 def _profiler_directory(daemon: CommandDaemon) -> Path:
     return socket_directory(Path(daemon.endpoint.removeprefix("ipc://")))
-
-
-def _start_follower(places: Sequence[str], since: float, environ: Mapping[str, str]) -> ChildProcess | None:
-    """Start the process that follows files; the command runs without it if that fails."""
-    try:
-        arguments = ["trackside_daemon.cli.run.follower", str(since), AUTOMATIC, *places]
-        return ChildProcess(*arguments, environ=environ, mute=True)
-    except OSError as error:
-        report(f"--follow: nothing is followed: {error}")
-        return None
 
 
 def _open_standard_files() -> None:
