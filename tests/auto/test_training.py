@@ -202,6 +202,20 @@ def test_each_optimizer_of_a_gan_has_its_own_loss_and_the_first_one_s_losses_are
     assert found.column("loss/2") == others
 
 
+def test_optimizers_are_numbered_as_they_step_also_if_the_third_shares_models_with_the_others(found: Found) -> None:
+    made, read = nn.Linear(3, 3), nn.Linear(3, 1)
+    parts = [made.parameters(), read.parameters(), [*made.parameters(), *read.parameters()]]
+    optimizers = [torch.optim.SGD(part, lr=0.1) for part in parts]  # as of an InfoGAN
+    expected: list[list[float]] = [[], [], []]
+    for inputs, targets in batches(4):
+        for optimizer, losses in zip(optimizers, expected, strict=True):
+            loss = mse_loss(read(made(inputs)), targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert [found.column(key) for key in ("loss", "loss/2", "loss/3")] == expected
+
+
 def test_two_optimizers_of_one_loss_make_one_step(found: Found) -> None:
     model = nn.Linear(3, 1)
     optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]

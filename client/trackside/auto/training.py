@@ -204,6 +204,8 @@ class TrainingWatch:
                 return self._is_waiting
             if self._optimizer() is not None:
                 if losses:
+                    if succession.waiting and succession.other is not optimizer:
+                        self._settle(is_next=False)  # this one is of the present training, which has not stopped
                     self._other_stepped(optimizer, losses)
                 return False
         steps = succession.taken() if succession.other is optimizer else []
