@@ -111,9 +111,9 @@ def test_each_training_of_a_notebook_is_a_run(daemon: Daemon, tmp_path: Path) ->
     environ: dict[str, Any] = clean_environ({**known, **variables(known)})
     nbclient.NotebookClient(notebook, timeout=DEADLINE).execute(env=environ)
     names = ["notebook", "notebook-2", "notebook-3"]
-    runs = eventually(lambda: len(found := daemon.api("runs").json()["runs"]) == len(names) and found)
+    eventually(lambda: [run["state"] for run in daemon.api("runs").json()["runs"]] == ["finished"] * len(names))
+    runs = daemon.api("runs").json()["runs"]
     assert sorted(run["name"] for run in runs) == names
-    eventually(lambda: {run["state"] for run in daemon.api("runs").json()["runs"]} == {"finished"})
     for run in runs:
         [series] = daemon.api(f"series?run={run['id']}&key=loss&by=step&points=0").json()["series"]
         assert [step for step, *_ in series["points"]] == list(range(8))

@@ -301,6 +301,30 @@ def test_optimizers_that_take_turns_are_one_run(found: Found, critics: int, *, l
     assert [step["loss/2"] for step in found.steps if "loss/2" in step]
 
 
+@pytest.mark.parametrize("critics", [1, 5])
+def test_two_gans_one_after_the_other_are_two_runs(found: Found, critics: int) -> None:
+    kept, expected = [], []
+    for _ in range(2):
+        (critic, first), (made, second) = trainable(), trainable()
+        kept.append((critic, made))
+        expected.append([])
+        for _ in range(8):
+            expected[-1] += trains(critic, first, critics)
+            trains(made, second, 1)
+    assert [[step["loss"] for step in run if "loss" in step] for run in found.runs] == expected
+    assert all(sum("loss/2" in step for step in run) >= 5 for run in found.runs)
+
+
+def test_a_second_training_of_which_one_optimizer_stops_is_told_apart_from_the_first(found: Found) -> None:
+    trains(*trainable(), 12)
+    (warmed, first), (model, second) = trainable(), trainable()
+    trains(warmed, first, 1)
+    trains(model, second, 40)
+    assert len(found.runs) == 3
+    assert sum(len(run) for run in found.runs[1:]) >= 30
+    del warmed
+
+
 @pytest.mark.parametrize("steps", [4, 40])
 def test_a_second_phase_of_fine_tuning_is_the_same_run(found: Found, steps: int) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))

@@ -199,6 +199,8 @@ class TrainingWatch:
         if run.queue is not None and not run.is_new:
             if losses and run.has_steps and optimizer not in self._others and succession.may_follow(optimizer):
                 if succession.waiting and succession.other is not optimizer:
+                    if succession.accompanies(optimizer):
+                        return False
                     self._settle(is_next=succession.is_third(optimizer))
                 self._is_waiting = succession.may_follow(optimizer)
                 return self._is_waiting
