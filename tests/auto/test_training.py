@@ -315,7 +315,7 @@ def test_two_gans_one_after_the_other_are_two_runs(found: Found, critics: int) -
     assert all(sum("loss/2" in step for step in run) >= 5 for run in found.runs)
 
 
-def test_a_second_training_of_which_one_optimizer_stops_is_told_apart_from_the_first(found: Found) -> None:
+def test_a_second_training_of_which_one_optimizer_stops_is_a_run_of_its_own(found: Found) -> None:
     trains(*trainable(), 12)
     (warmed, first), (model, second) = trainable(), trainable()
     trains(warmed, first, 1)
