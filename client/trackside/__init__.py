@@ -77,10 +77,15 @@ if TYPE_CHECKING or not _IN_PARTS:
     from trackside.history import open as open  # noqa: A004  named as in gzip; exported, though not by a star
     from trackside.log_filter import LogFilter
     from trackside.run import Run
+
+if TYPE_CHECKING:
+    __version__: str
 else:
 
     def __getattr__(name: str) -> object:
-        """Import the client at its first use."""
+        """Return the version, or import the client at its first use."""
+        if name == "__version__":
+            return _import_module("importlib.metadata").version("trackside")
         if name not in __all__ + _BUILTIN:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = getattr(_import_module(_HOMES.get(name, "trackside.default_run")), name)

@@ -40,8 +40,9 @@ def read_number(value: Any) -> float | None:
             pass
     if isinstance(value, TEXT):  # float() would read "3"
         raise TypeError
+    is_of_jax = is_array(value)  # first: the attributes of a traced one raise
     value = local_part(value)
-    if is_on_device(value) or (is_array(value) and not value.is_ready()):
+    if is_on_device(value) or (is_of_jax and not value.is_ready()):
         return None
     if hasattr(value, "dtype"):
         value = _element(value)
@@ -58,8 +59,9 @@ def is_array(value: object) -> bool:
     kind = getattr(jax, "Array", None)  # missing while another thread imports it
     if kind is None or not isinstance(value, kind):
         return False
-    if not hasattr(value, "copy_to_host_async"):
-        raise NoNumberError("it has no number inside a function that JAX compiles; push what that returns")
+    tracer = getattr(getattr(jax, "core", None), "Tracer", ())
+    if isinstance(value, tracer) or not hasattr(value, "copy_to_host_async"):
+        raise NoNumberError("it has no number inside a function that JAX compiles or derives; push what that returns")
     return True
 
 

@@ -207,6 +207,24 @@ def test_each_run_of_a_tracker_is_a_run_with_its_name_and_configuration(auto: Au
     ]
 
 
+def test_tags_of_a_search_and_of_a_tracker_s_run_are_those_of_their_runs_alone(auto: AutoRun, process: Process) -> None:
+    auto.found({"loss": 1.0})
+    for trial in range(2):
+        auto.begin_next(f"trial-{trial}", {"lr": trial}, ("study",))
+        auto.begin_tracked()  # the tracker's run of the trial, after that of the trial before
+        auto.describe(tags=[f"tag-{trial}"])
+        auto.tracked({"loss": 1.0}, trial)
+        auto.end_tracked()
+        auto.begin_next(config={})
+    auto.found({"loss": 1.0})
+    assert [(opened["name"], opened["tags"]) for opened in process.opened] == [
+        (None, ()),
+        ("train-trial-0", ("study", "tag-0")),
+        ("train-trial-1", ("study", "tag-1")),
+        ("train-4", ()),
+    ]
+
+
 def test_a_run_of_the_user_s_is_joined_and_retains_its_description(auto: AutoRun, process: Process) -> None:
     process.init("mine", config={"own": 1})
     auto.describe(name="other", config={"lr": 0.1}, tags=["b"])

@@ -1,6 +1,6 @@
 """Several trainings of one process are runs: folds, jobs of a multirun, trials and fits of a search, runs of a tracker.
 
-Optuna, scikit-learn and skorch are installed by `make soak`; functions with their signatures stand for them elsewhere.
+Where Optuna, scikit-learn, skorch and nbclient are not installed, functions with their signatures stand for them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from integrations.trainings import trained
-from processes import require
+from processes import DEADLINE, Daemon, alarms, clean_environ, eventually, require
 
 from trackside.auto import searches
+from trackside.auto.environment import variables
 from trackside.auto.hooks import hooks
 from trackside.auto.method_wrapping import replace_methods
 from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from integrations.trainings import Trained
 
@@ -63,7 +65,7 @@ def test_each_job_of_a_multirun_is_a_run_with_its_configuration(found: Trained) 
 
 
 @pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("optuna", "sklearn", "skorch")), reason="make soak installs them"
+    any(find_spec(name) is None for name in ("optuna", "sklearn", "skorch")), reason="they are not installed"
 )
 def test_each_trial_of_optuna_and_each_fit_of_a_grid_search_is_a_run() -> None:
     with watched(("searches", "optuna"), ("searches", "grid")) as found:
@@ -83,6 +85,38 @@ def test_each_trial_of_optuna_and_each_fit_of_a_grid_search_is_a_run() -> None:
             {"lr": rate, "module__width": width} for rate in (0.01, 0.05) for width in (2, 4)
         ]
         assert {len(found.points(name, "loss")) for name in fits[:12]} == {6}
+
+
+NOTEBOOK = """
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+kept.append((model, optimizer))
+for _ in range(8):
+    loss = (model(torch.randn(16, 4)) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(find_spec("nbclient") is None or find_spec("ipykernel") is None, reason="they are not installed")
+def test_each_training_of_a_notebook_is_a_run(daemon: Daemon, tmp_path: Path) -> None:
+    import nbclient
+    import nbformat
+
+    cells = ["import torch\nfrom torch import nn\nkept = []", *[NOTEBOOK] * 3]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    known = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", "IPYTHONDIR": str(tmp_path)}
+    environ: dict[str, Any] = clean_environ({**known, **variables(known)})
+    nbclient.NotebookClient(notebook, timeout=DEADLINE).execute(env=environ)
+    names = ["notebook", "notebook-2", "notebook-3"]
+    eventually(lambda: [run["state"] for run in daemon.api("runs").json()["runs"]] == ["finished"] * len(names))
+    runs = daemon.api("runs").json()["runs"]
+    assert sorted(run["name"] for run in runs) == names
+    for run in runs:
+        [series] = daemon.api(f"series?run={run['id']}&key=loss&by=step&points=0").json()["series"]
+        assert [step for step, *_ in series["points"]] == list(range(8))
+        assert alarms(daemon, f'run="{run["name"]}"') == {}
 
 
 class Recorded:

@@ -202,6 +202,20 @@ def test_each_optimizer_of_a_gan_has_its_own_loss_and_the_first_one_s_losses_are
     assert found.column("loss/2") == others
 
 
+def test_optimizers_are_numbered_as_they_step_also_if_the_third_shares_models_with_the_others(found: Found) -> None:
+    made, read = nn.Linear(3, 3), nn.Linear(3, 1)
+    parts = [made.parameters(), read.parameters(), [*made.parameters(), *read.parameters()]]
+    optimizers = [torch.optim.SGD(part, lr=0.1) for part in parts]  # as of an InfoGAN
+    expected: list[list[float]] = [[], [], []]
+    for inputs, targets in batches(4):
+        for optimizer, losses in zip(optimizers, expected, strict=True):
+            loss = mse_loss(read(made(inputs)), targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert [found.column(key) for key in ("loss", "loss/2", "loss/3")] == expected
+
+
 def test_two_optimizers_of_one_loss_make_one_step(found: Found) -> None:
     model = nn.Linear(3, 1)
     optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
@@ -285,6 +299,30 @@ def test_optimizers_that_take_turns_are_one_run(found: Found, critics: int, *, l
     assert len(found.runs) == 1
     assert len(found.steps) == critics * (6 + later)
     assert [step["loss/2"] for step in found.steps if "loss/2" in step]
+
+
+@pytest.mark.parametrize("critics", [1, 5])
+def test_two_gans_one_after_the_other_are_two_runs(found: Found, critics: int) -> None:
+    kept, expected = [], []
+    for _ in range(2):
+        (critic, first), (made, second) = trainable(), trainable()
+        kept.append((critic, made))
+        expected.append([])
+        for _ in range(8):
+            expected[-1] += trains(critic, first, critics)
+            trains(made, second, 1)
+    assert [[step["loss"] for step in run if "loss" in step] for run in found.runs] == expected
+    assert all(sum("loss/2" in step for step in run) >= 5 for run in found.runs)
+
+
+def test_a_second_training_of_which_one_optimizer_stops_is_a_run_of_its_own(found: Found) -> None:
+    trains(*trainable(), 12)
+    (warmed, first), (model, second) = trainable(), trainable()
+    trains(warmed, first, 1)
+    trains(model, second, 40)
+    assert len(found.runs) == 3
+    assert sum(len(run) for run in found.runs[1:]) >= 30
+    del warmed
 
 
 @pytest.mark.parametrize("steps", [4, 40])

@@ -28,6 +28,8 @@ from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.run import best, metrics
+from trackside_daemon.documents.run import document as run_document
+from trackside_daemon.documents.text import write
 from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
@@ -360,6 +362,9 @@ def test_a_run_is_shown_with_its_metrics_attempts_configuration_alerts_and_event
     found = json.loads(asked.run("show", "aaaa", "--json").out)
     assert (found["id"], len(found["attempt_list"]), len(found["metrics"])) == ("aaaa1111", 2, 4)
     assert (len(found["events"]), len(found["alerts"])) == (1, 1)
+    for metric in found["metrics"]:
+        metric["nonfinite"] = 3 if metric["key"] == "other" else 0
+    assert "NaN or infinite:\n  other 3 of rank 1\n" in "\n".join(write(run_document(found, [], None, 0.0)))
 
 
 def test_without_a_run_the_newest_is_shown(asked: Place) -> None:

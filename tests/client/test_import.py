@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from processes import clean_environ
@@ -43,6 +44,10 @@ def test_what_is_promised_is_there_and_in_order() -> None:
     public = {name for name in vars(trackside) if not name.startswith("_") and name != "TYPE_CHECKING"}
     modules = {path.stem for path in Path(trackside.__file__).parent.iterdir()}
     assert public - modules == {*trackside.__all__, "open"}
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert trackside.__version__ == version("trackside")
 
 
 def test_no_module_of_the_package_has_a_public_name() -> None:

@@ -123,7 +123,7 @@ def test_inside_a_compiled_function_a_value_is_refused_with_the_way_out(
         run.push(step=step, loss=Tracer(), lr=0.1)
     assert unsent_rows(run)[1].dropped == 2
     [warning] = [record.getMessage() for record in caplog.records if "loss" in record.getMessage()]
-    assert "inside a function that JAX compiles; push what that returns" in warning
+    assert "inside a function that JAX compiles or derives; push what that returns" in warning
 
 
 @pytest.fixture
@@ -131,6 +131,38 @@ def real() -> Any:
     if find_spec("jax") is None:
         pytest.skip("make soak installs JAX")
     return import_module("jax")
+
+
+def test_inside_what_jax_compiles_derives_or_maps_a_value_is_refused_with_one_line(
+    run: trackside.Run, real: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def square(x: Any) -> Any:
+        run.push(inside=x)
+        return x * x
+
+    assert real.jit(square)(2.0) == real.grad(square)(2.0) == 4.0
+    real.vmap(square)(real.numpy.ones(3))
+    [warning] = [record.getMessage() for record in caplog.records if "inside" in record.getMessage()]
+    assert warning.endswith("push what that returns; it is dropped, and so are further ones"), warning
+    assert unsent_rows(run)[1].dropped == 3
+
+
+def test_a_donated_loss_is_lost_alone_or_read_before(run: trackside.Run, real: Any) -> None:
+    further = real.jit(lambda x: x + 1, donate_argnums=0)
+    x = real.numpy.ones((512, 512))
+    for step in range(4):
+        loss = real.jit(lambda x: (x @ x @ x).mean())(x)
+        run.push(step=step, loss=loss)
+        run.push(step=step, kept=further(loss))
+    real.block_until_ready(further(real.numpy.zeros(())))
+    real.effects_barrier()
+    run.finish()
+    rows, totals = unsent_rows(run)
+    kept = [values["kept"] for _, values in rows if "kept" in values]
+    losses = [values["loss"] for _, values in rows if "loss" in values]
+    assert kept == [512.0 * 512.0 + 1] * 4
+    assert len(losses) + totals.dropped == 4
+    assert set(losses) <= {512.0 * 512.0}
 
 
 def test_jax_itself_is_not_waited_for(run: trackside.Run, real: Any) -> None:

@@ -112,6 +112,12 @@ def without(environ: Environ, *names: str) -> Environ:
         pytest.param(
             {**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, (5, 1, 16, 4), "launch-node0-29500", id="torchrun, many nodes"
         ),
+        pytest.param(
+            {**TORCHRUN, "TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1"},
+            (5, 1, 16, 4),
+            f"launch-{boot_id(Path('/proc'))[:8]}-29500",
+            id="several of torchrun's agents on one machine",
+        ),
         pytest.param(DEEPSPEED, (9, 1, 16, 8), "launch-10.0.0.1-29500", id="deepspeed"),
         pytest.param(SRUN, (6, 2, 8, 4), "slurm-4711.3", id="srun"),
         pytest.param({**TASK_PER_NODE, **TORCHRUN}, (5, 1, 16, 4), "slurm-4711.3", id="torchrun in each task of srun"),

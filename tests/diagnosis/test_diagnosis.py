@@ -20,7 +20,7 @@ from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.documents.run import trend_lines
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.capture import Capture
-from trackside_daemon.model.records import Account, AccountUpdated, Alert, MachineSample, SessionOpened
+from trackside_daemon.model.records import Account, AccountUpdated, Alert, Event, MachineSample, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -522,6 +522,12 @@ def test_energy_is_the_difference_of_the_counters(stored_history: History) -> No
         lines(found)
     )
     assert found["costs"]["gpu_cost"] is found["costs"]["energy_cost"] is found["costs"]["carbon_kg"] is None
+
+
+def test_of_checkpoints_without_a_phase_only_the_cost_is_unknown(stored_history: History) -> None:
+    stored_history.put([*records(), Event("run", 0, BEGIN + 5, "checkpoint", 0, 5, {"path": "a"})])
+    why = 'no phase `checkpoint`: save within run.phase("checkpoint")'
+    assert {"what": "what checkpoints cost", "why": why} in diagnosis(stored_history)["unknown"]
 
 
 def test_without_counters_the_energy_is_unknown(stored_history: History) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -51,6 +52,8 @@ def test_a_script_without_a_line_for_trackside_becomes_a_run_with_the_status_of_
     assert "older" not in done.stderr
     shown = processes.run(command("show", "exp"), env=environ, check=True).stdout
     assert "train/loss" in shown
+    of_command = rf"^command +{re.escape(sys.executable)}\s+train\.py$"  # and not that of the process that follows
+    assert re.search(of_command, shown, re.MULTILINE), shown
     refused = processes.run(command("run", "--follow", "--log.level=info", "--", "true"), env=environ)
     assert (refused.returncode, refused.stderr) == (
         2,

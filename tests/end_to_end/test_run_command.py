@@ -345,6 +345,9 @@ def test_with_auto_the_command_is_watched_and_what_hides_it_is_named(started: St
         status, out, complaints = started.run(sys.executable, *flags, "-c", report, flags=["--auto"])
         assert (status, out.startswith(printed)) == (0, True), out
         assert f"trackside: the command opened no run: {reason}" in complaints
+    kill = "import os; os.kill(os.getpid(), 9)"
+    status, _, complaints = started.run(sys.executable, "-c", kill, flags=["--auto"])
+    assert (status, "got a number, until at most a second before SIGKILL ended it\n" in complaints) == (137, True)
     (tmp_path / "train.py").write_text("if 0:\n    import jax.numpy as jnp\n")
     _, _, complaints = started.run(sys.executable, str(tmp_path / "train.py"), flags=["--auto"])
     assert "; jax is imported: add trackside.push(step=step, loss=loss) where a step ends\n" in complaints

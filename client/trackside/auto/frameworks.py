@@ -59,15 +59,17 @@ def _adding(
     """Make a replacement that adds our callback to an argument."""
 
     def replace(original: Any, hook: str) -> Any:
-        signature = inspect.signature(original)
+        names = list(inspect.signature(original).parameters)  # XGBoost accepts by place what it names by keyword alone
+        place = names.index(parameter) if parameter in names else len(names)
 
         @wraps(original)
         def called(*given: Any, **named: Any) -> Any:
             try:
-                bound = signature.bind(*given, **named)
                 if permits(given[0] if given else None):
-                    bound.arguments[parameter] = _made(framework, bound.arguments.get(parameter))
-                given, named = bound.args, bound.kwargs
+                    if place < len(given):
+                        given = (*given[:place], _made(framework, given[place]), *given[place + 1 :])
+                    else:
+                        named = {**named, parameter: _made(framework, named.get(parameter))}
             except Exception as error:  # noqa: BLE001  the call itself states what is wrong with its arguments
                 report_failure(hook, error)
             return original(*given, **named)

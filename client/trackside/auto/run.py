@@ -122,8 +122,8 @@ class AutoRun:
 
         Args:
             suffix: What follows the name of the first run; empty for a number.
-            config: The configuration of that run; None for that of this one.
-            tags: Words to find it by, besides those of this one.
+            config: The configuration of that run; None for that of this one, and its tags.
+            tags: Words to find it by.
         """
         queue = self.queue
         if self._muted or self._count >= RUNS or (queue is not None and not self._is_own):
@@ -135,9 +135,9 @@ class AutoRun:
             queue.close("finished", timeout=END_SECONDS)
         self._next = suffix if suffix or self._count else None
         self._name = None
+        self._is_tracker_over = False
         if config is not None:
-            self._config = dict(config)
-        self._tags = tuple(dict.fromkeys((*self._tags, *tags)))
+            self._config, self._tags = dict(config), tags
         return True
 
     def end_tracked(self) -> None:

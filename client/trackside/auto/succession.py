@@ -42,7 +42,7 @@ class Succession:
         self._made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._before: weakref.WeakSet[Any] = weakref.WeakSet()
         self._other: Callable[[], Any] = _nothing
-        self._began = self.waits_since = 0
+        self._began = self.waits_since = self._accompanied = 0
         self._parameters: dict[int, Any] = {}
         self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._trains_model = self._is_one = False
@@ -79,7 +79,7 @@ class Succession:
     def waits(self, optimizer: Any, values: dict[str, Any], steps: int) -> int:
         """Let a step of an optimizer that may follow wait, and return how many are missing until it does."""
         if not self.waiting:
-            self._other, self.waits_since = weakref.ref(optimizer), steps
+            self._other, self.waits_since, self._accompanied = weakref.ref(optimizer), steps, 0
             atexit.register(self._flush)
         self.waiting.append((monotonic_ns(), values))
         return (MADE_LATER if self.is_later else MADE_BEFORE) - len(self.waiting)
@@ -98,6 +98,12 @@ class Succession:
     def is_third(self, optimizer: Any) -> bool:
         """Return whether an optimizer was made after the first step that waits, which is another's."""
         return bool(self.waiting) and self._made.get(optimizer, 0) >= self.waits_since
+
+    def accompanies(self, optimizer: Any) -> bool:
+        """Return whether an optimizer may take turns with the one that waits, as those of a second GAN, for a few steps."""
+        is_new = self.is_later and self._made.get(optimizer, 0) >= self._began and not self.is_third(optimizer)
+        self._accompanied += is_new
+        return is_new and self._accompanied <= MADE_BEFORE
 
     def taken(self) -> list[tuple[int, dict[str, Any]]]:
         """Return the steps that wait, which wait no longer."""

@@ -199,11 +199,15 @@ class TrainingWatch:
         if run.queue is not None and not run.is_new:
             if losses and run.has_steps and optimizer not in self._others and succession.may_follow(optimizer):
                 if succession.waiting and succession.other is not optimizer:
+                    if succession.accompanies(optimizer):
+                        return False
                     self._settle(is_next=succession.is_third(optimizer))
                 self._is_waiting = succession.may_follow(optimizer)
                 return self._is_waiting
             if self._optimizer() is not None:
                 if losses:
+                    if succession.waiting and succession.other is not optimizer:
+                        self._settle(is_next=False)  # this one is of the present training, which has not stopped
                     self._other_stepped(optimizer, losses)
                 return False
         steps = succession.taken() if succession.other is optimizer else []

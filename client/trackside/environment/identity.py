@@ -193,8 +193,10 @@ def _launch(environ: Mapping[str, str], proc: Path, place: _Place) -> str:
     if elastic != "none":  # torchrun's default, the same for all launches
         return f"torchrun-{elastic}"
     address, port = _address(environ), environ.get("MASTER_PORT", "")
+    if port and "TORCHELASTIC_RUN_ID" in environ:
+        address = address or boot_id(proc)[:8] or "local"
     if address and world != place.local_world:
-        # Several nodes have several launchers, so their pids are left out.
+        # Several nodes, or several agents of torchrun on one, are several launchers, so their pids are left out.
         return f"launch-{address}-{port}".rstrip("-")
     return _launcher(environ, proc, place, place.rank)
 

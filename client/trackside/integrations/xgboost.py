@@ -30,6 +30,8 @@ class TracksideCallback(TrainingCallback):
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         super().__init__()
         self.adapter = RunAdapter(name, arguments)
+        self._log: Mapping[str, Mapping[str, Any]] = {}
+        self._pushed = (0, 0)
 
     def before_training(self, model: Any) -> Any:
         """Open the run."""
@@ -38,17 +40,26 @@ class TracksideCallback(TrainingCallback):
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
         """Push the scores of a round, and let the training go on."""
+        self._log, self._pushed = evals_log, (epoch, _rounds(evals_log))
         guarded("XGBoost: a round", lambda: self.adapter.open().push(_scores(evals_log), step=epoch))
         return False
 
     def after_training(self, model: Any) -> Any:
-        """Leave the run to what follows."""
+        """Push a round after which an earlier callback has stopped the training, and leave the run to what follows."""
+        epoch, rounds = self._pushed
+        if rounds and _rounds(self._log) > rounds:
+            guarded("XGBoost: the last round", lambda: self.adapter.open().push(_scores(self._log), step=epoch + 1))
+        self._log = {}
         guarded("XGBoost: the end of a training", self.adapter.rest)
         return model
 
     def _begin(self, model: Any) -> None:
         self.adapter.begin()
         self.adapter.describe(guarded("XGBoost: the parameters", _parameters, model))
+
+
+def _rounds(log: Mapping[str, Mapping[str, Any]]) -> int:
+    return max((len(history) for scores in log.values() for history in scores.values()), default=0)
 
 
 def _scores(log: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -176,7 +176,9 @@ def unknown(facts: Facts, joules: Mapping[str, Any]) -> Iterator[tuple[str, str]
     if facts.ranks > 1 and phases.isdisjoint({"forward", *SYNC_PHASES}):
         yield "wait for the slowest rank", "the ranks report no phases: use run.watch(model), or trackside run --auto"
     if phases.isdisjoint(SAVES):
-        yield "checkpoints", 'no phase `checkpoint`: save within run.phase("checkpoint")'
+        saved = sum(event["kind"] == "checkpoint" for event in facts.events)
+        what = "what checkpoints cost" if saved else "checkpoints"
+        yield what, 'no phase `checkpoint`: save within run.phase("checkpoint")'
     if gpus and not any(span.busy is not None for span in facts.spans):
         yield "what GPUs hide", "no rank was seen on a GPU, so that waits count in full"
     if not gpus:

@@ -87,7 +87,11 @@ def document(run: Mapping[str, Any], events: Sequence[Mapping[str, Any]], rank: 
     ranks = sorted({metric["rank"] for metric in run["metrics"]})
     chosen = ranks[0] if rank is None and ranks else rank
     which = f" of rank {chosen} ({len(ranks)} ranks: --rank N shows another)" if len(ranks) > 1 else ""
-    nonfinite = [f"{metric['key']} {metric['nonfinite']}" for metric in run["metrics"] if metric.get("nonfinite")]
+    nonfinite = [
+        f"{metric['key']} {metric['nonfinite']}" + (f" of rank {metric['rank']}" if len(ranks) > 1 else "")
+        for metric in run["metrics"]
+        if metric.get("nonfinite")
+    ]
     model = run.get("model")
     own = {EXCEPTION, CONTINUITY, *({MODEL} if model else ())}
     others = [event for event in events if event["kind"] not in own]

@@ -1,4 +1,4 @@
-"""The process that follows files for `trackside run --follow`: ``python -m trackside_daemon.cli.run.follower SINCE PLACE…``.
+"""The process that follows files for `trackside run --follow`: ``python -m trackside_daemon.cli.run.follower SINCE PLACE… -- COMMAND…``.
 
 It pushes to the daemon of $TRACKSIDE_ENDPOINT until SIGTERM, after which the runs are finished, or SIGUSR1, after which they
 have failed.
@@ -14,6 +14,9 @@ from trackside_daemon.bridges.following import POLL_SECONDS, Follower, Stored
 from trackside_daemon.cli.sources.source import Source, SourceError
 from trackside_daemon.history.directory import HistoryError
 
+BEHIND = "--"
+"""What the followed command is behind."""
+
 AUTOMATIC = "auto"
 """Place that stands for `FOLLOWED` in the working directory."""
 
@@ -22,7 +25,9 @@ def main() -> None:
     """Follow the places until a signal."""
     signals = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    since, *places = sys.argv[1:]
+    end = sys.argv.index(BEHIND)
+    since, *places = sys.argv[1:end]
+    sys.orig_argv[:] = sys.argv[end + 1 :]  # the runs are those of the command, as the client describes them
     expanded = [one for place in places for one in (FOLLOWED if place == AUTOMATIC else [place])]
     follower = Follower(expanded, os.environ, stored_in_daemon(), _warn, since=float(since))
     follower.poll()

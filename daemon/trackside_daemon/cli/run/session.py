@@ -23,13 +23,14 @@ from trackside.transport.sender import now
 from trackside_daemon.captures.kineto.environment import interpreter, missing_variables
 from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
-from trackside_daemon.cli.run.follower import AUTOMATIC
+from trackside_daemon.cli.run.follower import AUTOMATIC, BEHIND
 from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import CommandSummary, RunFacts
 from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
 from trackside_daemon.linux.child_process import ChildProcess, Command, output
 from trackside_daemon.linux.job_processes import JobProcesses
+from trackside_daemon.linux.process_exit import signal_name
 from trackside_daemon.model.text import duration, shown
 from trackside_daemon.training.end_state import Exit, verdict
 
@@ -47,6 +48,7 @@ NOT_FOUND = 127  # exit status, as in shells
 STOPPED = 79  # exit status after an alert of --stop-on, beyond those of sysexits.h
 REQUEUED = 75  # exit status of a command whose job Slurm starts again: sysexits.h's EX_TEMPFAIL
 TERMINATION_SECONDS = 30.0  # between SIGTERM and SIGKILL, for a command that is ended because of a trouble
+FOLLOWER = "trackside_daemon.cli.run.follower"
 FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
 
 SCRIPT_BYTES = 256 * 1024  # of a script that are searched for what it imports
@@ -169,7 +171,7 @@ class _Session:
                 again = None if interrupted or self._trouble_stops else self._next_start(first, status, daemon)
                 if again is None:
                     if daemon is not None:
-                        self._summarize(daemon)
+                        self._summarize(daemon, command.code or 0)
                     if self._options.restarts is not None and (line := self._options.restarts.line(time.monotonic())):
                         report(line)
                     return STOPPED if self._trouble_stops else REQUEUED if self._is_requeued else status
@@ -189,8 +191,7 @@ class _Session:
         """Run a start of the command to its end, and return its exit status."""
         if console is not None:
             console.start()
-        places = self._options.follow
-        follower = None if daemon is None or places is None else _start_follower(places, since, environ)
+        follower = None if daemon is None or self._options.follow is None else self._start_follower(since, environ)
         restarts, self._trouble = self._options.restarts, None
         ours = {child.pid for child in (follower, daemon and daemon.child) if child is not None}
         processes = JobProcesses(command.pid, self._launch, ours)
@@ -207,6 +208,15 @@ class _Session:
         hand_over(command, self._launch)
         return status
 
+    def _start_follower(self, since: float, environ: Mapping[str, str]) -> ChildProcess | None:
+        """Start the process that follows files; the command runs without it if that fails."""
+        places = [str(since), AUTOMATIC, *(self._options.follow or ())]
+        try:
+            return ChildProcess(FOLLOWER, *places, BEHIND, *self._command, environ=environ, mute=True)
+        except OSError as error:
+            report(f"--follow: nothing is followed: {error}")
+            return None
+
     def _open_console(self, daemon: CommandDaemon | None) -> ConsoleCopy | None:
         """Return what keeps the output beside the history; without it the command runs all the same."""
         try:
@@ -220,9 +230,9 @@ class _Session:
             report(f"--console: the output is not kept: {os_error_text(error) or type(error).__name__}")
             return None
 
-    def _summarize(self, daemon: CommandDaemon) -> None:
+    def _summarize(self, daemon: CommandDaemon, code: int) -> None:
         try:
-            nothing = why_nothing(self._command) if self._options.auto else ""
+            nothing = why_nothing(self._command, code) if self._options.auto else ""
             CommandSummary(self._launch, daemon, self._died_after, nothing).report(self._signals, report)
         except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
             report(f"no summary: {type(error).__name__}: {error}")
@@ -355,16 +365,6 @@ def _profiler_directory(daemon: CommandDaemon) -> Path:
     return socket_directory(Path(daemon.endpoint.removeprefix("ipc://")))
 
 
-def _start_follower(places: Sequence[str], since: float, environ: Mapping[str, str]) -> ChildProcess | None:
-    """Start the process that follows files; the command runs without it if that fails."""
-    try:
-        arguments = ["trackside_daemon.cli.run.follower", str(since), AUTOMATIC, *places]
-        return ChildProcess(*arguments, environ=environ, mute=True)
-    except OSError as error:
-        report(f"--follow: nothing is followed: {error}")
-        return None
-
-
 def _open_standard_files() -> None:
     """Open the standard files that are closed, so that no other file gets their numbers."""
     for number in range(3):
@@ -387,8 +387,8 @@ def report(text: str) -> None:
         os.write(2, f"trackside: {shown(text)}\n".encode(errors="backslashreplace"))
 
 
-def why_nothing(command: Sequence[str]) -> str:
-    """Return the reason in one line, for a command that has opened no run."""
+def why_nothing(command: Sequence[str], code: int = 0) -> str:
+    """Return the reason in one line, for a command that has opened no run and ended with this code, a signal below 0."""
     python = interpreter(command[0])
     if not python:
         return "nothing was pushed, and what it started imported neither PyTorch nor a tracker"
@@ -399,6 +399,8 @@ def why_nothing(command: Sequence[str]) -> str:
         ours = f"{sys.version_info.major}.{sys.version_info.minor}"
         return f"{python} cannot import trackside; install it there: {python} -m pip install trackside (this is {ours})"
     found = "no optimizer of PyTorch made a step, and no framework or tracker got a number"
+    if code < 0:
+        found += f", until at most a second before {signal_name(-code)} ended it"
     names = _imported(command)
     return (
         f"{found}; {names[0]} is imported: add trackside.push(step=step, loss=loss) where a step ends"
