@@ -303,7 +303,8 @@ def test_optimizers_that_take_turns_are_one_run(found: Found, critics: int, *, l
 
 @pytest.mark.parametrize("critics", [1, 5])
 def test_two_gans_one_after_the_other_are_two_runs(found: Found, critics: int) -> None:
-    kept, expected: list[Any] = [], []
+    kept: list[Any] = []
+    expected: list[Any] = []
     for _ in range(2):
         (critic, first), (made, second) = trainable(), trainable()
         kept.append((critic, made))
