@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,10 +17,6 @@ from trackside_daemon.linux.child_process import own_module
 from trackside_daemon.linux.process_limits import allowed_memory, limit_this_process, limit_time
 from trackside_daemon.linux.signals import end_with_parent, reset_signals
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
 
 POLL_SECONDS = 1.0  # between two looks whether a request is to be given up
 END_SECONDS = 5.0  # the longest wait for a killed process, whose memory the kernel frees first

@@ -1,7 +1,5 @@
 """A worker process as its parent sees it: three pipes, and no wait longer than requested."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
