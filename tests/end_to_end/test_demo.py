@@ -244,7 +244,9 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("simulated", [(), ("--ranks", "2")], ids=["real", "simulated"])
+@pytest.mark.parametrize(
+    "simulated", [(), pytest.param(("--ranks", "2"), marks=pytest.mark.only_soak)], ids=["real", "simulated"]
+)
 def test_every_trouble_is_notified(
     start_demo: Callable[..., Demo], count: Callable[[int, int], int], simulated: tuple[str, ...]
 ) -> None:
