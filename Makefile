@@ -188,6 +188,7 @@ $(VENV)/.docs: $(VENV)/.dev
 $(VENV)/.soak: $(VENV)/.dev
 	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[soak]'
 	@$(BIN)/python -m pip install $(QUICK) --no-deps HolisticTraceAnalysis==0.5.0  # it lists JupyterLab, which its parser does not need
+	@$(BIN)/python -m pip install $(QUICK) --no-deps torchtitan==0.3.0 spmd-types==0.2.3 torch-checkpointing==0.1.1  # it lists an older huggingface-hub
 	@touch $@
 
 # The oldest frameworks precede the packages of the tests; site.addsitedir also finds trackside, which is an editable install.

@@ -230,7 +230,7 @@ def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_contin
     assert len(lines) == len(set(hooks)) == 11, lines
 
 
-TRACKERS = ("wandb", "tensorboard", "tensorboardX", "mlflow", "trackio", "swanlab", "aim")
+TRACKERS = ("wandb", "tensorboard", "tensorboardX", "mlflow", "trackio", "swanlab", "aim", "tensorflow", "clu")
 
 
 INSTALLED = [name for name in TRACKERS if find_spec(name) is not None]
@@ -250,7 +250,7 @@ def tracked(tracker: str, **environ: str) -> Iterator[Trained]:
 @pytest.mark.parametrize("tracker", INSTALLED)
 def test_what_a_tracker_gets_is_pushed_with_its_keys_and_steps(tracker: str) -> None:
     with tracked(tracker) as found:
-        name = "trackers" if tracker.startswith("tensorboard") or tracker == "aim" else "first-try"
+        name = "first-try" if tracker in {"wandb", "mlflow", "trackio", "swanlab"} else "trackers"
         printed = [float(loss) for loss in re.findall(r"step \d+ loss (\S+)", found.printed[1])]
         for key in ("loss", "train/loss"):
             assert list(found.points(name, key).values()) == pytest.approx(printed, abs=1e-6)
@@ -260,13 +260,26 @@ def test_what_a_tracker_gets_is_pushed_with_its_keys_and_steps(tracker: str) -> 
         assert list(found.points(name, "train/epoch_loss")) == own.get(tracker, [0, 1, 2])
         page = found.daemon.series()
         assert page[f'trackside_training_steps_total{{rank="0",run="{name}"}}'] == 30
-        if not tracker.startswith("tensorboard"):
+        if tracker == "tensorflow":
+            again = list(found.points(name, "test/train/epoch_loss").values())  # another directory
+            assert again == list(found.points(name, "train/epoch_loss").values())
+        elif not tracker.startswith("tensorboard"):
             assert {key: float(value) for key, value in found.config(name).items()} == {"epochs": 3, "lr": 0.05}
         tags = {"wandb": ["baseline"], "mlflow": ["kind=baseline"]}
         assert found.run(name)["tags"] == tags.get(tracker, [])
 
 
-HOOKS = {"wandb": 3, "tensorboard": 1, "tensorboardX": 1, "mlflow": 4, "trackio": 3, "swanlab": 3, "aim": 2}
+HOOKS = {
+    "wandb": 3,
+    "tensorboard": 1,
+    "tensorboardX": 1,
+    "mlflow": 4,
+    "trackio": 3,
+    "swanlab": 3,
+    "aim": 2,
+    "tensorflow": 2,
+    "clu": 3,
+}
 """Number of hooks that the script of a tracker calls."""
 
 

@@ -81,7 +81,8 @@ def test_each_trial_of_optuna_and_each_fit_of_a_grid_search_is_a_run() -> None:
                 assert runs[name]["summary"]["value"] == pytest.approx(float(value))
         fits = ["searches", *(f"searches-{number}" for number in range(2, 14))]
         assert set(fits) <= runs.keys()
-        assert [found.config(name) for name in fits[:12:3]] == [
+        searched = ("lr", "module__width")  # besides what skorch's callback describes
+        assert [{key: found.config(name)[key] for key in searched} for name in fits[:12:3]] == [
             {"lr": rate, "module__width": width} for rate in (0.01, 0.05) for width in (2, 4)
         ]
         assert {len(found.points(name, "loss")) for name in fits[:12]} == {6}

@@ -160,7 +160,7 @@ def test_a_fault_in_each_hook_is_reported_once_and_the_tracker_works_on(
         kind, _, method = place.rpartition(".")
         owner: Any = vars(made).setdefault(kind, type(kind, (Stand,), {})) if kind else made
         setattr(owner, method, returns)
-        called.append((owner, method, owner() if kind else None))
+        called.append((owner, method, owner.__new__(owner) if kind else None))
     monkeypatch.setitem(sys.modules, name, made)
     reported: list[tuple[str, str]] = []
     monkeypatch.setattr(

@@ -273,7 +273,9 @@ class Asked:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(summary, "MAX_RUNS", len(RUNS) + 1)
-            summary.CommandSummary("", cast("CommandDaemon", place), None).report(cast("Signals", None), lines.append)
+            nothing = "nothing was pushed; call trackside.push, or give --auto"
+            ended = summary.CommandSummary("", cast("CommandDaemon", place), None, nothing)
+            ended.report(cast("Signals", None), lines.append)
         return lines
 
     def _alerts(self) -> list[int]:

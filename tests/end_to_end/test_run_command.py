@@ -348,9 +348,21 @@ def test_with_auto_the_command_is_watched_and_what_hides_it_is_named(started: St
     kill = "import os; os.kill(os.getpid(), 9)"
     status, _, complaints = started.run(sys.executable, "-c", kill, flags=["--auto"])
     assert (status, "got a number, until at most a second before SIGKILL ended it\n" in complaints) == (137, True)
-    (tmp_path / "train.py").write_text("if 0:\n    import jax.numpy as jnp\n")
-    _, _, complaints = started.run(sys.executable, str(tmp_path / "train.py"), flags=["--auto"])
-    assert "; jax is imported: add trackside.push(step=step, loss=loss) where a step ends\n" in complaints
+    for text, flags, line in (
+        (
+            "import jax.numpy as jnp",
+            ["--auto"],
+            "jax is imported: add trackside.push(step=step, loss=loss) where a step ends",
+        ),
+        (
+            "import torch\n    import xgboost as xgb",
+            [],
+            "xgboost is imported: add callbacks=[TracksideCallback()], with from",
+        ),
+    ):
+        (tmp_path / "train.py").write_text(f"if 0:\n    {text}\n")
+        _, _, complaints = started.run(sys.executable, str(tmp_path / "train.py"), flags=flags)
+        assert f"; {line}" in complaints
 
 
 def test_what_cannot_be_run_is_one_line(started: Started, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-FRAMEWORKS = ("accelerate", "lightning", "torch", "transformers")
+FRAMEWORKS = ("accelerate", "lightning", "pytorch-ignite", "torch", "transformers")
 
 
 def pytest_report_header() -> str:

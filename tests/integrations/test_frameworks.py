@@ -1,6 +1,6 @@
-"""Frameworks that are no PyTorch loop, with the documented line and under --auto: values as in their own logs.
+"""Frameworks with a loop of their own, with the documented line and under --auto: values as in their own logs.
 
-`make soak` installs them.
+`make soak` installs them, except Composer, which accepts no current PyTorch; PyTorch-Ignite is always there.
 """
 
 from __future__ import annotations
@@ -11,39 +11,76 @@ from typing import TYPE_CHECKING
 
 import pytest
 from integrations.trainings import trained
+from processes import ROOT
 
 if TYPE_CHECKING:
     from integrations.trainings import Trained
 
-SCRIPT = "{root}/tests/public/boosters_and_others.py"
-FRAMEWORKS = ("xgboost", "lightgbm", "catboost", "keras", "fastai")
-INSTALLED = [name for name in FRAMEWORKS if find_spec(name) is not None]
+SCRIPTS = {
+    "boosters_and_others": ("xgboost", "lightgbm", "catboost", "keras", "fastai"),
+    "torch_frameworks": ("ignite", "skorch", "mmengine", "ultralytics", "composer", "torchtune", "torchtitan"),
+}
+TRAIN_TWICE = {"xgboost", "lightgbm", "ignite", "skorch"}
+"""Under --auto, as the second training of a process is its next run."""
+
+OF_EPOCHS = ("eval/", "metrics/", "train/nll")
+
+INSTALLED = [(script, name) for script, names in SCRIPTS.items() for name in names if find_spec(name) is not None]
 
 
 def agrees(found: Trained, name: str, printed: str) -> None:
     """Compare each series of a run with what the script has printed."""
     for key, values in json.loads(printed).items():
-        assert list(found.points(name, key).values()) == pytest.approx(values, rel=1e-4), key
-        if not key.startswith("eval/"):
-            assert list(found.points(name, key)) == list(range(len(values)))
+        points = found.points(name, key)
+        assert list(points.values()) == pytest.approx(values, rel=1e-4), key
+        if not key.startswith(OF_EPOCHS):
+            first = min(points)
+            assert list(points) == list(range(first, first + len(values)))
+            assert first == (key == "own_loss")  # torchtune and torchtitan count from 1
 
 
-@pytest.mark.parametrize("framework", INSTALLED)
-def test_values_are_those_of_the_framework_s_own_log(framework: str) -> None:
-    line = (SCRIPT, framework, "line")
-    alone, auto = (SCRIPT, framework), ("-m", "trackside.auto", SCRIPT, framework)
+@pytest.mark.parametrize(("script", "framework"), INSTALLED)
+def test_values_are_those_of_the_framework_s_own_log(script: str, framework: str) -> None:
+    path = f"{{root}}/tests/public/{script}.py"
+    line = (path, framework, "line")
+    alone, auto = (path, framework), ("-m", "trackside.auto", path, framework)
     environ = {"KERAS_BACKEND": "torch", "PYTHONWARNINGS": "ignore"}
     with trained(line, alone, auto, environ=environ) as found:
         assert found.printed[1] == found.printed[2]
-        first, *others = found.printed[0].splitlines()
-        agrees(found, framework, first)
-        for text in others:
+        by_line, by_auto = ([line for line in text.splitlines() if line[0] == "{"] for text in found.printed[::2])
+        for text in by_line:
             agrees(found, framework, text)
-        name = "boosters_and_others"
-        for number, text in enumerate(found.printed[2].splitlines(), 1):
-            of_next = number > 1 and framework in {"xgboost", "lightgbm"}
-            agrees(found, f"{name}-{number}" if of_next else name, text)
-        runs = [run["name"] for run in found.daemon.api("runs").json()["runs"]]
-        assert len(runs) == 2 + (framework in {"xgboost", "lightgbm"})
-        assert all(run["state"] == "finished" for run in found.daemon.api("runs").json()["runs"])
-        assert found.alarms(framework) == found.alarms(name) == {}
+        for number, text in enumerate(by_auto, 1):
+            agrees(found, f"{script}-{number}" if number > 1 and framework in TRAIN_TWICE else script, text)
+        runs = found.daemon.api("runs").json()["runs"]
+        assert len(runs) == 2 + (framework in TRAIN_TWICE)
+        assert all(run["state"] == "finished" for run in runs)
+        assert found.alarms(framework) == found.alarms(script) == {}
+        assert len(found.page(framework)["attempt_list"]) == 1 + (framework == "mmengine")  # which resumes
+
+
+BATCHES = """
+import json
+import numpy as np, sklearn.metrics, trackside
+from sklearn.linear_model import SGDClassifier
+
+trackside.init("partial_fit")
+rng, classes, losses = np.random.default_rng(0), [0, 1], []
+batches = [(X, X.sum(1) > 0) for X in rng.normal(size=(20, 16, 4))]
+model = SGDClassifier(loss="log_loss", random_state=0)
+
+def log_loss(*given, **named):
+    losses.append(sklearn.metrics.log_loss(*given, **named))
+    return losses[-1]
+
+"""
+
+
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="make soak installs it")
+def test_the_documented_lines_push_the_loss_of_each_partial_fit() -> None:
+    page = (ROOT / "docs/integrations.md").read_text("utf-8")
+    example = page.partition("## scikit-learn\n\n```python\n")[2].partition("```")[0]
+    script = f"{BATCHES}{example}print(json.dumps({{'loss': losses}}))\n"
+    with trained(("{folder}/batches.py",), changed={"batches.py": script}) as found:
+        agrees(found, "partial_fit", found.printed[0])
+        assert found.alarms("partial_fit") == {}

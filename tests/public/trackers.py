@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("tracker", choices=["wandb", "tensorboard", "tensorboardX", "mlflow", "trackio", "swanlab", "aim"])
+parser.add_argument("tracker", choices=["wandb", "tensorboard", "tensorboardX", "mlflow", "trackio", "swanlab", "aim", "tensorflow", "clu"])
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--dir", default=".")
@@ -58,6 +58,31 @@ elif args.tracker == "swanlab":
     log_batch = lambda values, step: swanlab.log(values)
     log_epoch = lambda values, epoch: swanlab.log(values)
     end = swanlab.finish
+elif args.tracker == "tensorflow":
+    import tensorflow as tf
+
+    places = {place: tf.summary.create_file_writer(os.path.join(args.dir, "logs", place)) for place in ("train", "test")}
+    written = tf.function(lambda value: tf.summary.scalar("graph", value, step=0))
+
+    def log_batch(values, step):
+        with places["train"].as_default(step=step):
+            [tf.summary.scalar(tag, value) for tag, value in values.items()]
+            written(tf.constant(1.0))
+
+    def log_epoch(values, epoch):
+        for place in places.values():
+            with place.as_default():
+                [tf.summary.scalar(tag, tf.constant(value), step=epoch) for tag, value in values.items()]
+
+    end = places["train"].close
+elif args.tracker == "clu":
+    from clu import metric_writers
+
+    writer = metric_writers.create_default_writer(args.dir)
+    writer.write_hparams(config)
+    log_batch = lambda values, step: writer.write_scalars(step, values)
+    log_epoch = lambda values, epoch: writer.write_scalars(epoch, values)
+    end = writer.close
 else:
     from aim import Run
 

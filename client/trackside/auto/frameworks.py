@@ -1,4 +1,4 @@
-"""Frameworks whose trainings are not PyTorch's optimizers: each training gets the callback of its integration."""
+"""Frameworks that train: each training gets the callback of its integration, in place of what a loop of PyTorch shows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import inspect
 import weakref
 from functools import wraps
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import auto_run, report_failure
+from trackside.auto.method_wrapping import after
 from trackside.integrations.run_adapter import RunAdapter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _trained: list[Any] = []  # a weak reference to the model that is trained, where a second call goes on with it
 
@@ -30,6 +32,10 @@ class AutoAdapter(RunAdapter):
         auto.open()
         return super().begin()
 
+    def state(self) -> dict[str, str]:
+        """Return nothing for checkpoints, which stay as they are."""
+        return {}
+
     def describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
         """Add details to a run that `AutoRun` has opened."""
         auto = auto_run()
@@ -42,15 +48,53 @@ def _made(framework: str, callbacks: Any) -> list[Any]:
     """Return the callbacks with one of ours; unchanged if there is one, and after a failure."""
     given = list(callbacks) if isinstance(callbacks, list | tuple) else [] if callbacks is None else [callbacks]
     try:
-        kind = import_module(f"trackside.integrations.{framework}").TracksideCallback
-        if any(isinstance(one, kind) for one in given):
-            return given
-        callback = kind()
-        callback.adapter = AutoAdapter(None, {})
+        callback = _new(framework, given)
     except Exception as error:  # noqa: BLE001  training must go on
         report_failure(f"{framework}: the callback", error)
         return given
-    return [*given, callback]
+    return given if callback is None else [*given, callback]
+
+
+def _new(framework: str, given: Iterable[Any]) -> Any:
+    """Return our callback; None if one of those that are given is ours, or a method of one."""
+    kind = import_module(f"trackside.integrations.{framework}").TracksideCallback
+    if any(isinstance(getattr(one, "__self__", one), kind) for one in given):
+        return None
+    callback = kind()
+    callback.adapter = AutoAdapter(None, {})
+    return callback
+
+
+class _Events:
+    """Passes the events of a trainer on to a callback that the trainer's own list does not have.
+
+    Args:
+        framework: The module of the integration.
+        begins: Whether a training begins with an event of an object.
+        given: Returns the callbacks that an object has.
+
+    Attributes:
+        callback: Our callback; None before a training, and if it has one.
+    """
+
+    def __init__(
+        self, framework: str, begins: Callable[[Any, str], bool], given: Callable[[Any], Iterable[Any]]
+    ) -> None:
+        self._framework, self._begins, self._given = framework, begins, given
+        self._trainer: Callable[[], Any] = lambda: None
+        self.callback: Any = None
+
+    def trainer(self, trainer: Any, event: Any, **named: Any) -> None:
+        """Pass an event of a trainer on, from the one on that begins a training."""
+        if self._begins(trainer, event):
+            self._trainer, self.callback = weakref.ref(trainer), _new(self._framework, self._given(trainer))
+        if trainer is self._trainer():
+            self.evaluator(trainer, event, **named)
+
+    def evaluator(self, evaluator: Any, event: Any, **named: Any) -> None:
+        """Pass an event on of an object that evaluates."""
+        if (hook := getattr(self.callback, event, None)) is not None:
+            hook(evaluator, **named)
 
 
 def _adding(
@@ -88,3 +132,36 @@ train_lightgbm = _adding("lightgbm", "callbacks")
 fit_catboost = _adding("catboost", "callbacks", _has_no_gpu)
 fit_keras = _adding("keras", "callbacks")
 fit_fastai = _adding("fastai", "cbs")
+
+
+def _trains(engine: Any) -> bool:
+    """Return whether the function of an engine calls `backward`."""
+    function = engine._process_function  # noqa: SLF001  Ignite has no public name for it
+    code = getattr(getattr(function, "func", function), "__code__", None)
+    return code is not None and "backward" in code.co_names
+
+
+def _handlers(engine: Any) -> list[Any]:
+    return [handler for all_ in engine._event_handlers.values() for handler, *_ in all_]  # noqa: SLF001  the same
+
+
+_skorch = _Events("skorch", lambda _, event: event == "on_train_begin", lambda net: [one for _, one in net.callbacks_])
+_mmengine = _Events("mmengine", lambda _, event: event == "before_train", lambda runner: runner.hooks)
+_ultralytics = _Events(
+    "ultralytics", lambda _, event: event == "on_train_start", lambda trainer: chain(*trainer.callbacks.values())
+)
+_ignite = _Events("ignite", lambda engine, event: event == "started" and _trains(engine), _handlers)
+
+notify_skorch = after(_skorch.trainer)
+call_mmengine_hook = after(_mmengine.trainer)
+run_ultralytics_callbacks, run_validator_callbacks = after(_ultralytics.trainer), after(_ultralytics.evaluator)
+
+
+@after
+def fire_ignite_event(engine: Any, event: Any, *_: Any, **__: Any) -> None:
+    """Pass an event of an engine on, by its name; one that runs within a training and does not train evaluates."""
+    name = getattr(event, "value", "")
+    if name not in {"started", "completed"} or _trains(engine):
+        _ignite.trainer(engine, name)
+    elif getattr(_ignite.callback, "is_training", False):
+        _ignite.evaluator(engine, f"evaluation_{name}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import auto_run
 from trackside.auto.method_wrapping import after
+from trackside.environment.config import as_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,13 +77,12 @@ class Writers:
         self._owners: dict[str, str] = {}
         self._run: Any = None
 
-    def key(self, writer: Any, tag: str) -> str:
+    def key(self, place: str, tag: str) -> str:
         """Return the key of a tag: of a second writer that has it, with what its directory has beyond the first one's."""
         run = auto_run().queue
         if run is not self._run:
             self._owners = {} if self._run is not None else self._owners  # the first value opens the run
             self._run = run
-        place = str(getattr(writer, "log_dir", None) or getattr(writer, "logdir", ""))
         owner = self._owners.setdefault(tag, place)
         if owner == place or Path(owner) == Path(place):  # each scalar comes here, and a path takes 3 µs
             return tag
@@ -92,24 +92,52 @@ class Writers:
 
 
 _writers = Writers()
+_tf_places: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""The directories of TensorFlow's writers, which they do not state."""
+
+
+def _place(writer: Any) -> str:
+    return str(getattr(writer, "log_dir", None) or getattr(writer, "logdir", ""))
 
 
 @after
 def add_scalar(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any) -> None:
-    auto_run().tracked({_writers.key(writer, tag): scalar_value}, int(global_step or 0))
+    auto_run().tracked({_writers.key(_place(writer), tag): scalar_value}, int(global_step or 0))
 
 
 @after
 def add_scalars(
     writer: Any, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: Any = None, *__: Any, **___: Any
 ) -> None:
-    values = {_writers.key(writer, f"{main_tag}/{tag}"): value for tag, value in tag_scalar_dict.items()}
+    values = {_writers.key(_place(writer), f"{main_tag}/{tag}"): value for tag, value in tag_scalar_dict.items()}
     auto_run().tracked(values, int(global_step or 0))
 
 
 @after
-def add_hparams(_: Any, hparam_dict: Mapping[str, Any], *__: Any, **___: Any) -> None:
-    auto_run().describe(config=hparam_dict)
+def add_hparams(_: Any, hparam_dict: Any, *__: Any, **___: Any) -> None:
+    auto_run().describe(config=as_mapping(hparam_dict))
+
+
+@after
+def write_hparams(_: Any, hparams: Mapping[str, Any]) -> None:
+    auto_run().describe(config=hparams)
+
+
+@after
+def init_tf_writer(writer: Any, create_fn: Any = None, init_op_fn: Any = None, *_: Any, **__: Any) -> None:
+    _tf_places[writer] = init_op_fn.keywords["logdir"].numpy().decode()
+
+
+@after
+def write_tf_scalar(name: str, data: Any, step: Any = None, *_: Any, **__: Any) -> None:
+    """Push what `tf.summary.scalar` writes; in a graph it has no value yet."""
+    tf = sys.modules.get("tensorflow")
+    if tf is None or not tf.executing_eagerly() or not tf.summary.should_record_summaries():
+        return
+    writer = sys.modules["tensorflow.python.ops.summary_ops_v2"]._summary_state.writer  # noqa: SLF001  no public name
+    scope = tf.get_current_name_scope()
+    key = _writers.key(_tf_places.get(writer, ""), f"{scope}/{name}" if scope else name)
+    auto_run().tracked({key: data}, int(tf.summary.experimental.get_step() if step is None else step))
 
 
 @after
@@ -204,3 +232,14 @@ def init_accelerate(_: Any, project_name: str, config: Any = None, *__: Any, **_
 @after
 def log_accelerate(_self: Any, values: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any) -> None:
     auto_run().tracked(values, auto_run().step if step is None else step)
+
+
+@after
+def log_values(_: Any, values: Mapping[str, Any], step: int) -> None:
+    auto_run().tracked(values, step)
+
+
+@after
+def log_composer(logger: Any, metrics: Mapping[str, Any], step: int | None = None) -> None:
+    now = logger._state.timestamp.batch.value  # noqa: SLF001  Composer has no public name for it
+    auto_run().tracked(metrics, now if step is None else step)

@@ -31,9 +31,7 @@ class TracksideCallback(Callback):
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         super().__init__()
         self.adapter = RunAdapter(name, arguments)
-        # fastai warns of names that a learner has too.
-        self._evaluation: Any = None
-        self._is_on = False
+        self._is_on = False  # fastai warns of names that a learner has too
 
     @never_raises
     def before_fit(self) -> None:
@@ -60,15 +58,12 @@ class TracksideCallback(Callback):
     def before_validate(self) -> None:
         """Begin an evaluation."""
         if self._is_on:
-            self._evaluation = self.adapter.open().phase("eval")
-            self._evaluation.__enter__()
+            self.adapter.evaluates(begins=True)
 
     @never_raises
     def after_validate(self) -> None:
         """End an evaluation."""
-        if self._evaluation is not None:
-            self._evaluation.__exit__(None, None, None)
-            self._evaluation = None
+        self.adapter.evaluates(begins=False)
 
     @never_raises
     def after_epoch(self) -> None:

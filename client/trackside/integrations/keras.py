@@ -16,8 +16,6 @@ from trackside.integrations.run_adapter import RunAdapter, never_raises
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside.totals.phases import Phase
-
 
 class TracksideCallback(Callback):
     """A callback for ``callbacks=[…]``: a step for each batch, with its own loss, and an evaluation for each validation.
@@ -34,7 +32,6 @@ class TracksideCallback(Callback):
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         super().__init__()
         self.adapter = RunAdapter(name, arguments)
-        self._evaluation: Phase | None = None
         self._is_training = False
         self._first = self._batches = 0
         self._mean = 0.0
@@ -74,15 +71,12 @@ class TracksideCallback(Callback):
     def on_test_begin(self, logs: Any = None) -> None:
         """Begin an evaluation of the training."""
         if self._is_training:
-            self._evaluation = self.adapter.open().phase("eval")
-            self._evaluation.__enter__()
+            self.adapter.evaluates(begins=True)
 
     @never_raises
     def on_test_end(self, logs: Any = None) -> None:
         """End an evaluation."""
-        if self._evaluation is not None:
-            self._evaluation.__exit__(None, None, None)
-            self._evaluation = None
+        self.adapter.evaluates(begins=False)
 
     @never_raises
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:

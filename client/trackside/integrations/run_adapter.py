@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside.run import Run
+    from trackside.totals.phases import Phase
 
 FILES = 10_000  # limit of files whose sizes are summed for a checkpoint; one with more is reported without its size
 SIZE_SECONDS = 0.5  # limit of the time for summing them
@@ -73,6 +74,8 @@ class RunAdapter:
         self._is_over = False
         self._was_open = False
         self._resumed = ""
+        self._evaluation: Phase | None = None
+        self._rests_again = False
 
     @property
     def run(self) -> Run | None:
@@ -101,6 +104,17 @@ class RunAdapter:
             run = users or self._init(run if self._is_own else None)
             self._run, self._is_own, self._is_over, self._was_open = run, users is None, False, run.is_open
         return run
+
+    def evaluates(self, *, begins: bool) -> None:
+        """Begin or end the phase of an evaluation; after the training, the run rests again."""
+        phase, self._evaluation = self._evaluation, None
+        if begins:
+            self._rests_again = self in _resting
+            self._evaluation = phase or self.open().phase("eval").__enter__()
+        elif phase is not None:
+            phase.__exit__()
+            if self._rests_again:
+                self.rest()
 
     def state(self) -> dict[str, str]:
         """Return what a checkpoint carries so that a resume continues the run; empty before the run is opened."""
@@ -165,7 +179,8 @@ class RunAdapter:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the run, which belongs to this process: spawned processes get a pickle."""
-        return {**vars(self), "model": None, "_run": None, "_is_own": False, "_is_over": False, "_was_open": False}
+        unset = {"_is_own": False, "_is_over": False, "_was_open": False}
+        return {**vars(self), "model": None, "_run": None, "_evaluation": None, **unset}
 
     def _init(self, before: Run | None) -> Run:
         id_, self._resumed = self._resumed or ("" if before is None else before.id), ""

@@ -52,7 +52,18 @@ FOLLOWER = "trackside_daemon.cli.run.follower"
 FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
 
 SCRIPT_BYTES = 256 * 1024  # of a script that are searched for what it imports
-_IMPORTS = re.compile(rb"^\s*(?:import|from)\s+(jax|flax|tensorflow|sklearn|mlx|mxnet|paddle)\b", re.MULTILINE)
+_CALLBACKS = {
+    **dict.fromkeys(("xgboost", "lightgbm", "catboost", "keras", "skorch"), "callbacks=[TracksideCallback()]"),
+    **dict.fromkeys(("transformers", "lightning"), "callbacks=[TracksideCallback()]"),
+    "fastai": "cbs=TracksideCallback()",
+    "mmengine": "custom_hooks=[TracksideCallback()]",
+    "ignite": "TracksideCallback().attach(trainer)",
+    "ultralytics": "TracksideCallback().attach(model)",
+}
+"""Where a framework's callback of `trackside.integrations` belongs."""
+
+_LOOPS = ("torch", "jax", "flax", "tensorflow", "sklearn", "mlx", "mxnet", "paddle")
+_IMPORTS = re.compile(rf"^\s*(?:import|from)\s+({'|'.join((*_CALLBACKS, *_LOOPS))})\b".encode(), re.MULTILINE)
 SECONDS = 10.0  # time limit for an interpreter to try the import
 
 # A file of the working directory is no proof, and may be another user's.
@@ -232,7 +243,7 @@ class _Session:
 
     def _summarize(self, daemon: CommandDaemon, code: int) -> None:
         try:
-            nothing = why_nothing(self._command, code) if self._options.auto else ""
+            nothing = why_nothing(self._command, code, auto=self._options.auto)
             CommandSummary(self._launch, daemon, self._died_after, nothing).report(self._signals, report)
         except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
             report(f"no summary: {type(error).__name__}: {error}")
@@ -387,8 +398,10 @@ def report(text: str) -> None:
         os.write(2, f"trackside: {shown(text)}\n".encode(errors="backslashreplace"))
 
 
-def why_nothing(command: Sequence[str], code: int = 0) -> str:
+def why_nothing(command: Sequence[str], code: int = 0, *, auto: bool) -> str:
     """Return the reason in one line, for a command that has opened no run and ended with this code, a signal below 0."""
+    if not auto:
+        return f"nothing was pushed; call trackside.push, or give --auto{_line_to_add(command)}"
     python = interpreter(command[0])
     if not python:
         return "nothing was pushed, and what it started imported neither PyTorch nor a tracker"
@@ -401,19 +414,21 @@ def why_nothing(command: Sequence[str], code: int = 0) -> str:
     found = "no optimizer of PyTorch made a step, and no framework or tracker got a number"
     if code < 0:
         found += f", until at most a second before {signal_name(-code)} ended it"
-    names = _imported(command)
-    return (
-        f"{found}; {names[0]} is imported: add trackside.push(step=step, loss=loss) where a step ends"
-        if names
-        else found
-    )
+    return f"{found}{_line_to_add(command)}"
 
 
-def _imported(command: Sequence[str]) -> list[str]:
-    """Return the frameworks without hooks that the script of a command imports, as far as its file shows."""
+def _line_to_add(command: Sequence[str]) -> str:
+    """Return the line to add for what the script of a command imports, as far as its file shows; empty for nothing."""
     script = next((Path(word) for word in command if word.endswith(".py")), None)
     try:
         with (script or Path(os.devnull)).open("rb") as file:
-            return [name.decode() for name in _IMPORTS.findall(file.read(SCRIPT_BYTES))]
+            names = [name.decode() for name in _IMPORTS.findall(file.read(SCRIPT_BYTES))]
     except OSError:
-        return []
+        return ""
+    if not names:
+        return ""
+    name = next((name for name in names if name in _CALLBACKS), names[0])
+    line = "add trackside.push(step=step, loss=loss) where a step ends"
+    if name in _CALLBACKS:
+        line = f"add {_CALLBACKS[name]}, with from trackside.integrations.{name} import TracksideCallback"
+    return f"; {name} is imported: {line}"

@@ -76,7 +76,7 @@ class CommandSummary:
         nothing: Why nothing may have been found in the command, for one that opens no run.
     """
 
-    def __init__(self, launch: str, daemon: CommandDaemon, died_after: float | None, nothing: str = "") -> None:
+    def __init__(self, launch: str, daemon: CommandDaemon, died_after: float | None, nothing: str) -> None:
         self._launch = launch
         self._daemon = daemon
         self._died_after = died_after
@@ -163,8 +163,7 @@ class CommandSummary:
     def _report_runs(self, source: Source, report: Callable[[str], None]) -> None:
         runs = self._runs(source)
         if not runs:
-            nothing = self._nothing or "nothing was pushed; call trackside.push, or give --auto"
-            report(f"the command opened no run: {nothing}")
+            report(f"the command opened no run: {self._nothing}")
         for run in reversed(runs[:MAX_RUNS]):
             whole = source.ask(questions.Run(id=run["id"], limit=MOST_METRICS))
             events = source.ask(questions.Events(run=run["id"]))["events"]

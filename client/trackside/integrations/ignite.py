@@ -1,0 +1,122 @@
+"""PyTorch-Ignite: `TracksideCallback` pushes what a trainer's iterations return, and the metrics of evaluators.
+
+from trackside.integrations.ignite import TracksideCallback
+
+TracksideCallback().attach(trainer, eval=evaluator)  # before trainer.run(…)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ignite.engine import Events
+
+from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.pytorch.batches import counts
+
+
+class TracksideCallback:
+    """Handlers of a trainer and its evaluators: a step for each iteration, an evaluation for each run of an evaluator.
+
+    Args:
+        name: As for `trackside.init`.
+        arguments: Further arguments of `trackside.init`.
+
+    Attributes:
+        is_training: The trainer runs.
+    """
+
+    def __init__(self, name: str | None = None, **arguments: Any) -> None:
+        self.adapter = RunAdapter(name, arguments)
+        self.is_training = False
+        self._trainer: Any = None
+        self._optimizer: Any = None
+        self._names: dict[int, str] = {}
+
+    def attach(self, trainer: Any, optimizer: Any = None, **evaluators: Any) -> TracksideCallback:
+        """Add this to a trainer and to evaluators, by the names of their keys, and return it.
+
+        Args:
+            trainer: The engine that trains.
+            optimizer: Its optimizer, whose rate is pushed.
+            evaluators: The engines that evaluate. Metrics of the data that the trainer has are ``train/…``.
+        """
+        self._optimizer = optimizer
+        for event in (Events.STARTED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED, Events.COMPLETED):
+            trainer.add_event_handler(event, getattr(self, event.value))
+        for name, evaluator in evaluators.items():
+            evaluator.add_event_handler(Events.STARTED, self.evaluation_started)
+            evaluator.add_event_handler(Events.COMPLETED, self.evaluation_completed, name)
+        return self
+
+    def state_dict(self) -> dict[str, str]:
+        """Return what ``Checkpoint({"trackside": this, …}, …)`` writes, so that a resume continues the run."""
+        return self.adapter.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the run of a checkpoint."""
+        self.adapter.resume(state)
+
+    @never_raises
+    def started(self, trainer: Any) -> None:
+        """Open the run."""
+        state = trainer.state
+        self.is_training, self._trainer = True, trainer
+        self.adapter.model = trainer if state.iteration else None
+        self.adapter.begin()
+        total = state.epoch_length * state.max_epochs if state.epoch_length and state.max_epochs else None
+        self.adapter.describe({"max_epochs": state.max_epochs, "epoch_length": state.epoch_length}, total)
+
+    @never_raises
+    def iteration_completed(self, trainer: Any) -> None:
+        """Push what an iteration has returned: a loss, or values by name."""
+        state = trainer.state
+        values = dict(_numbers(state.output if isinstance(state.output, Mapping) else {"loss": state.output}))
+        samples, tokens = counts(state.batch)
+        values |= {key: count for key, count in (("samples", samples), ("tokens", tokens)) if count}
+        if self._optimizer is not None:
+            values["learning_rate"] = self._optimizer.param_groups[0]["lr"]
+        self.adapter.open().push(values, step=state.iteration - 1)
+
+    @never_raises
+    def epoch_completed(self, trainer: Any) -> None:
+        """Push the trainer's own metrics."""
+        self._push_metrics("train", trainer)
+
+    @never_raises
+    def completed(self, trainer: Any) -> None:
+        """Leave the run to what follows."""
+        self.is_training = False
+        self.adapter.rest()
+
+    @never_raises
+    def evaluation_started(self, evaluator: Any) -> None:
+        """Begin an evaluation."""
+        self.adapter.evaluates(begins=True)
+
+    @never_raises
+    def evaluation_completed(self, evaluator: Any, name: str = "") -> None:
+        """Push the metrics of an evaluation, and end it. Without a name, each data set but the trainer's has its own."""
+        data = _data(evaluator)
+        if self._trainer is not None and data is _data(self._trainer):
+            name = "train"
+        default = f"eval-{len(self._names) + 1}" if self._names else "eval"
+        self._push_metrics(name or self._names.setdefault(id(data), default), evaluator)
+        self.adapter.evaluates(begins=False)
+
+    def _push_metrics(self, name: str, engine: Any) -> None:
+        values = {f"{name}/{key}": value for key, value in _numbers(engine.state.metrics)}
+        iteration = 0 if self._trainer is None else self._trainer.state.iteration
+        self.adapter.open().push(values, step=max(0, iteration - 1))
+
+
+def _data(engine: Any) -> Any:
+    loader = engine.state.dataloader
+    return getattr(loader, "dataset", loader)
+
+
+def _numbers(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the values that are one number."""
+    scalars = {key: value for key, value in values.items() if hasattr(value, "__float__")}
+    return [(key, value) for key, value in scalars.items() if all(one == 1 for one in getattr(value, "shape", ()))]
