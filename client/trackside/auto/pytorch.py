@@ -109,16 +109,7 @@ def register_step_hook(optimizers: Any, name: str) -> Any:
     """Call a hook after each step of all optimizers."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    hook = LibraryHook(name, _watch().stepped)
-
-    def after_step(optimizer: Any, given: Any, named: Any) -> None:
-        if hook.is_on:
-            try:  # as `LibraryHook` does, with a call less in each step
-                hook.work(optimizer, given, named)
-            except Exception as error:  # noqa: BLE001  training must go on
-                hook.fail(error)
-
-    register_optimizer_step_post_hook(after_step)
+    register_optimizer_step_post_hook(_watch().after_step)
     return optimizers
 
 

@@ -69,6 +69,11 @@ class AutoStages(StepStages):
         """This was not stopped."""
         return not self.stopped
 
+    @property
+    def polls(self) -> bool:
+        """GPUs have done something at pushes; that a step is over is reported by its optimizer."""
+        return self._uses_gpus and not self.stopped
+
     def accompany(self) -> bool:
         """Leave the timing to `Run.watch`."""
         self.stop()
@@ -81,6 +86,7 @@ class AutoStages(StepStages):
         elif self._left and self.is_timing and not self._was_called and not _has_compiled():
             self._left -= 1
             self._time_parts()
+        self.poll()
         super().step_finished(number)
 
     def _time_parts(self) -> None:
