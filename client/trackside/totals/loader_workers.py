@@ -14,6 +14,8 @@ from functools import wraps
 from time import monotonic_ns, process_time_ns
 from typing import TYPE_CHECKING, Any
 
+from trackside.interpreter import write_stacks_on_signal
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -72,6 +74,7 @@ class TimedWorker:
 
     def __call__(self, worker: int) -> None:
         """Begin to time this worker, by its number in the loader."""
+        write_stacks_on_signal()  # else only one that was forked by the training does
         with suppress(Exception):  # training must go on
             self._time(worker)
         if self.original is not None:
