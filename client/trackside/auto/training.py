@@ -24,7 +24,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import LibraryHook, auto_run
-from trackside.auto.stages import AutoStages, Models
+from trackside.auto.models import Models
 from trackside.auto.succession import Succession
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trackside.auto.run import AutoRun
+    from trackside.auto.stages import AutoStages
     from trackside.row_queue import RowQueue
     from trackside.rows import Row
     from trackside.totals.loader_workers import WorkerTimes
@@ -360,6 +361,8 @@ class TrainingWatch:
             self.stages.stop()
             self.stages = None
         if queue is not None and queue.thread == get_ident() and not any(timer.is_alive for timer in queue.timers):
+            from trackside.auto.stages import AutoStages  # of which `import torch` by itself needs nothing
+
             self.stages = AutoStages(queue, self.models, optimizer)
             queue.register(self.stages)
             self._steps_due = 0
