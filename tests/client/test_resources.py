@@ -292,7 +292,7 @@ OUT_OF_MEMORY = (
         ),
     ],
 )
-def test_an_exception_whose_text_states_the_reason_has_it_as_its_cause(text: str, cause: str) -> None:
+def test_an_exception_with_a_text_that_states_the_reason_has_it_as_its_cause(text: str, cause: str) -> None:
     assert exit_status.known_reason(RuntimeError(text)) == cause
 
 
