@@ -45,9 +45,7 @@ class Training(NamedTuple):
 
 STRAGGLER = ("--rank=2", "--seconds=0.18", "--slow")
 TRAININGS = {
-    "healthy": Training(
-        ("--steps=150",), r"none|long_steps|cpu_contention|communication", r"(?!.*(STRAGGLER|INPUT))"
-    ),
+    "healthy": Training(("--steps=150",), r"none|long_steps|cpu_contention|communication", r"(?!.*(STRAGGLER|INPUT))"),
     "input-bound": Training(("--slow=data",), r"data_wait: the training waited for data", r"INPUT-BOUND"),
     "data loader": Training(
         ("--slow=data", "--workers=1", "--seconds=0.25"), r"data_wait: the training waited for data", r"INPUT-BOUND"

@@ -54,6 +54,10 @@ def test_of_shorter_ones_so_many_are_that_it_takes_that_share_and_they_stand_for
     assert len(set(gaps)) > 2  # no rhythm
 
 
+def test_a_short_training_has_some_of_its_steps_timed_whatever_that_costs(clock: Clock) -> None:
+    assert len(timed(clock, 0.001, 40, 60)) >= 5
+
+
 def test_the_training_s_own_chance_is_left_alone(clock: Clock) -> None:
     random.seed(4711)
     wanted = random.random()

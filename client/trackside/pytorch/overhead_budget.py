@@ -12,6 +12,9 @@ MAX_STEPS_APART = 1024  # from one measurement to the next by default, whatever 
 # The rate doubles when the share allows this many times as many measurements: with 2, it would change back and forth.
 RATE_MARGIN = 4
 
+# The first so many steps are timed within few others, whatever that costs: it is little of a whole training, and all of a short one.
+EARLY, EARLY_EVERY = 16, 4
+
 # What hooks cost a step, in relation to the time within them: PyTorch calls a model or a graph with hooks another way.
 TIMES_MEASURED = 1.25
 
@@ -91,6 +94,7 @@ class StepSampler:
         self.weight = 1
         self._budget = OverheadBudget(share)
         self._random = Random()  # noqa: S311  no secret; and the training's own generator is not touched
+        self._early = EARLY
         self._last_step = 0
         self._last_timed = 0
         self._next_sample = 0
@@ -116,7 +120,9 @@ class StepSampler:
         if self.is_sampled:
             self._budget.add_cost(self._spent * TIMES_MEASURED / 1e9)
             self._spent, self._last_timed = 0, number
-            self._next_sample = number + self._random.randint(1, 2 * self._budget.every - 1)  # with mean `every`
+            self._early -= self._early > 0
+            every = min(self._budget.every, EARLY_EVERY) if self._early else self._budget.every
+            self._next_sample = number + self._random.randint(1, 2 * every - 1)  # with mean `every`
         self.is_sampled = number + 1 >= self._next_sample
         self.weight = number + 1 - self._last_timed
         self.next_step = number + 1 if self.is_sampled else self._next_sample - 1
