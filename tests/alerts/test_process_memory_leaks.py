@@ -7,7 +7,7 @@ import re
 
 from alerts.ticking import EPOCH, sample
 
-from trackside_daemon.alerts.process_memory_leaks import FORGET_SECONDS, ProcessLeaks, RankLabels, _rooms
+from trackside_daemon.alerts.process_memory_leaks import FORGET_SECONDS, ProcessLeaks, RankLabels, Rows, _rooms
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
@@ -128,7 +128,8 @@ def test_a_process_that_starts_again_is_compared_with_itself() -> None:
 
 def test_the_free_memory_is_what_the_machine_and_the_cgroup_s_limit_leave_each_rank() -> None:
     ranks = [RankLabels("r", "id", rank, "/job") for rank in "01"]
-    limit, used = {("/job",): 20 * GIB}, {("/job",): 12 * GIB}
+    limit: Rows = {("/job",): 20 * GIB}
+    used: Rows = {("/job",): 12 * GIB}
     assert _rooms(ranks, 100 * GIB, limit, used) == {"/job": 4 * GIB}
     assert _rooms(ranks, 6 * GIB, limit, used) == {"/job": 3 * GIB}
     assert _rooms(ranks, 100 * GIB, {}, {}) == {"/job": 50 * GIB}
