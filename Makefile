@@ -150,14 +150,14 @@ system:
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update -qq && apt-get install -qq --no-install-recommends $$missing >/dev/null
 
-# A new pip resolves in half of the time of the one that comes with Python 3.11; without it the old one does.
 $(VENV)/bin/python:
 	$(SAY) 'making $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install $(QUICK) --upgrade pip || true
 
+# A new pip resolves in half of the time of the one that comes with Python 3.11; without it the old one does.
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	$(SAY) 'installing trackside for the demo (half a minute)'
+	@$(BIN)/python -m pip install $(QUICK) --upgrade pip || true
 	@$(BIN)/python -m pip install $(QUICK) -e '.[demo]'
 	@touch $@
 

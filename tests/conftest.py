@@ -43,7 +43,7 @@ os.environ.setdefault("GOGC", "400")
 # How long an example takes says how busy the machine is, and nothing of the code. The examples are the same each time,
 # or a change would be refused for what it has no part in; under --soak they are new ones, and more.
 settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=50
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=30
 )
 settings.register_profile("soak", settings.get_profile("patient"), derandomize=False, max_examples=1000)
 settings.load_profile("patient")

@@ -36,7 +36,15 @@ if TYPE_CHECKING:
 
 _MESSAGE_BYTES = 1024 * 1024
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-_EARLY = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_")  # variables that a process reads while it starts
+_EARLY = (
+    "PYTHON",
+    "LD_",
+    "MALLOC_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "TEST_CLOCK",
+)  # variables that a process reads while it starts
 
 
 _STREAMS = {"stdin", "stdout", "stderr", "bufsize", "text", "encoding", "errors"}
@@ -125,7 +133,11 @@ def preloaded(arguments: Sequence[str]) -> Groups:
     code = rest[1] if rest[0] == "-c" else "import torch" if rest[0] == "-m" else ""
     scripts = [Path(one) for one in rest if one.endswith(".py") and rest[0] != "-c"]
     code = "\n".join([code, *(one.read_text(encoding="utf-8") for one in scripts if one.exists())])
-    return (_commands() if "trackside_daemon" in code else CLIENT, *_large(code))
+    large, ours = _large(code), "trackside_daemon" in code
+    if not large:
+        return (_commands() if ours else CLIENT,)
+    # Last what is imported quickest: the server with PyTorch is that of other scripts too.
+    return (CLIENT, *large, *([_commands()] if ours else []))
 
 
 @cache
@@ -135,6 +147,20 @@ def _commands() -> tuple[str, ...]:
     found = walk_packages(package.__path__, f"{package.__name__}.")
     dashboard = "trackside_daemon.web.dashboard:_files"  # compressed as the daemon starts, and then kept
     return ("trackside_daemon.service.daemon", *(module.name for module in found), "pydantic.type_adapter", dashboard)
+
+
+def _prepare() -> None:
+    """Do once a part of what each command does as it starts: pydantic's work for options, and patterns of addresses."""
+    from starlette.routing import Route
+
+    from trackside_daemon.cli import main
+    from trackside_daemon.web.api.endpoints import ENDPOINTS
+
+    vars(main)["load"] = cache(main.load)
+    for parameter in (one for name in ("daemon", "run") for one in main.load(name).params):
+        getattr(parameter, "get_runtime_param", lambda: None)()  # not of an older typer
+    for endpoint in ENDPOINTS:
+        Route(endpoint.path, _prepare)
 
 
 def _large(code: str) -> Groups:
@@ -354,6 +380,8 @@ if __name__ == "__main__":
             imported = importlib.import_module(module)
             if function:
                 getattr(imported, function)()
+        if "trackside_daemon.cli.main" in sys.modules:
+            _prepare()
         gc.freeze()
         request = _serve(socket.socket(fileno=request["fds"][0]))
     if request is None:

@@ -31,6 +31,7 @@ _PYTORCH = (
     "kineto",
     "test_evidence.py",
     "test_slow_ranks.py",
+    "test_searches.py",
     "test_dataloaders.py",
     "test_run_command.py",
     "test_alert_chain.py",

@@ -47,7 +47,7 @@ def require(library: str) -> None:
 
 
 def eventually(read: Callable[[], T], deadline: float = DEADLINE, pause: float = 0.02) -> T:
-    """Wait until *look* returns a true value, and return that.
+    """Wait until *read* returns a true value, and return that.
 
     The test fails with the last value after *deadline* seconds. *pause* is the time between the first questions.
     """
@@ -56,8 +56,8 @@ def eventually(read: Callable[[], T], deadline: float = DEADLINE, pause: float =
         waited = time.monotonic() - begun
         if waited > deadline:
             pytest.fail(f"did not come true within {deadline:g} s: {read}, last {found!r}")
-        # Each question costs CPU time here and in the daemon, so that long waits ask less often.
-        time.sleep(max(pause, min(waited / 20, 0.1)))
+        # Each question costs 5 ms of CPU time here and in the daemon, so that long waits ask less often.
+        time.sleep(max(pause, min(waited / 8, 0.5)))
     return found
 
 

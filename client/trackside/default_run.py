@@ -1,11 +1,10 @@
 """The default run, which the functions of the package act on."""
 
-from __future__ import annotations
-
 import copyreg
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -16,21 +15,15 @@ from trackside.environment.process_info import correlation
 from trackside.environment.switches import OFF
 from trackside.packing import text_of, writable
 from trackside.process_state import ProcessState
+from trackside.pytorch.watcher import Watcher
 from trackside.roles import stated
 from trackside.row_queue import RowQueue, whole_number
 from trackside.run import Run
 from trackside.totals.flops import flops
-from trackside.totals.phases import Phase, TimedLoader
+from trackside.totals.phases import Phase, PhaseMark, TimedLoader
 from trackside.training_log import warn
 from trackside.transport.session import Session
-from trackside.wire import ProfilePlan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from trackside.pytorch.watcher import Watcher
-    from trackside.totals.phases import PhaseMark
-    from trackside.wire import Identity
+from trackside.wire import Identity, ProfilePlan
 
 
 def plan(profile: Any) -> ProfilePlan | None:

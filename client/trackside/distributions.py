@@ -1,7 +1,5 @@
 """Quantiles and probabilities of distributions, in plain Python: neither a training nor a daemon needs SciPy for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import exp, isfinite, lgamma, log
 

@@ -1,7 +1,5 @@
 """The Python stacks of all threads of this process and of its forks, and a pause of its collections of garbage."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """A filter of `logging` that adds the run, the rank, the step and the correlation id to the training's own log lines."""
 
-from __future__ import annotations
-
 import logging
 
 from trackside.default_run import correlation_id, open_run

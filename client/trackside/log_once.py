@@ -1,7 +1,5 @@
 """The last log line about each subject, so that it is written once, and further ones are only counted."""
 
-from __future__ import annotations
-
 from math import inf
 
 

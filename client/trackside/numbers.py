@@ -1,7 +1,5 @@
 """Decide what counts as a number of a push: any kind of number, and a tensor or an array of one, which may still be on a device."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts of errors of the system: the reason in a few words, which continue a sentence."""
 
-from __future__ import annotations
-
 
 def os_error_text(error: BaseException) -> str:
     """Return why a call failed: the system's message if the error has one, otherwise its text."""

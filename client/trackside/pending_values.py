@@ -1,7 +1,5 @@
 """Measured values that wait for the user's next push and travel with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import Any

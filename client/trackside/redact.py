@@ -6,8 +6,6 @@ A value is judged by its key and by its shape. In doubt it is removed: a lost se
 A "token" in the sense of machine learning stays, or every tokenizer's settings would be lost.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ quantities as ``trackside_rl_…`` and chooses detectors by them. Sources: the c
 0.5, slime, Stable-Baselines3 2.9, CleanRL and RLlib (both API stacks), and columns of published logs.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from trackside.roles import LONGEST

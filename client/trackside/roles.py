@@ -1,7 +1,5 @@
 """Roles that the user states for pushed keys: what a key is, where its name does not show it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Log to people through `logging`, one line a message, without any effect on the training."""
 
-from __future__ import annotations
-
 import logging  # not when it is needed: an import fails when no file descriptor is left
 from contextlib import suppress
 

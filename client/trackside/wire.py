@@ -16,15 +16,13 @@ no byte of an old message.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from array import array
+from typing import Annotated, Any
 
 import msgspec
 
 from trackside.buckets import DURATION_INDEXES, Buckets
 from trackside.packing import unpack
-
-if TYPE_CHECKING:
-    from array import array
 
 VERSION = 1
 PROTOCOL = b"trackside/%d" % VERSION

@@ -4,6 +4,4 @@ It samples GPUs and the host, receives what the training pushes, keeps all of it
 metrics to Prometheus, an API and two dashboards.
 """
 
-from __future__ import annotations
-
 __version__ = "0.1.0"

@@ -1,7 +1,5 @@
 """The `trackside` command. In an installation without the daemon it reports which extra to install."""
 
-from __future__ import annotations
-
 import os
 import sys
 

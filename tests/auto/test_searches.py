@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
 require("torch")
 
-AUTO = ("-m", "trackside.auto")
-
 
 @contextmanager
 def watched(*commands: tuple[str, ...]) -> Iterator[Trained]:
-    with trained(*((*AUTO, f"{{root}}/tests/public/{name}.py", *arguments) for name, *arguments in commands)) as found:
+    scripts = (("{root}/tests/auto/watched.py", f"{{root}}/tests/public/{name}.py", *rest) for name, *rest in commands)
+    with trained(*scripts) as found:
         yield found
 
 

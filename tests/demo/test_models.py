@@ -1,4 +1,4 @@
-"""Both models learn, with equal results for equal seeds; numpy's gradients are those of its loss."""
+"""The model learns, with equal results for equal seeds; its gradients are those of its loss."""
 
 from __future__ import annotations
 
@@ -8,42 +8,40 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.demo import model_numpy, train, training_text
+from trackside_daemon.demo import model_numpy, training_text
+from trackside_daemon.demo.model_numpy import NumpyModel
 
 if TYPE_CHECKING:
     import numpy as np
 
 CORPUS = training_text.load()
-BACKENDS = pytest.mark.parametrize("backend", ["numpy", "torch"])
 STEPS = 60
 
 
-def built(backend: str, *, seed: int = 0) -> train.Model:
-    """Return a new model for the real text; skip the test if its library is missing."""
-    pytest.importorskip(backend)
-    return train.MODELS[backend](len(CORPUS.vocabulary), seed)
+def built(*, seed: int = 0) -> NumpyModel:
+    """Return a new model for the real text; skip the test if numpy is missing."""
+    pytest.importorskip("numpy")
+    return NumpyModel(len(CORPUS.vocabulary), seed)
 
 
-def pieces(model: train.Model, random: Random) -> list[bytes]:
+def pieces(model: NumpyModel, random: Random) -> list[bytes]:
     """Return a random batch of the text to learn."""
     return training_text.windows(CORPUS.train, count=model.batch, length=model.context + 1, random=random)
 
 
-def trained(model: train.Model, *, steps: int, learning_rate: float = 3e-3) -> list[tuple[float, float]]:
+def trained(model: NumpyModel, *, steps: int, learning_rate: float = 3e-3) -> list[tuple[float, float]]:
     """Return the loss and gradient norm of each of the first *steps* steps."""
     random = Random(1)
     return [model.step(pieces(model, random), learning_rate) for _ in range(steps)]
 
 
-@BACKENDS
-def test_an_untrained_model_is_about_as_good_as_a_guess(backend: str) -> None:
-    model = built(backend)
+def test_an_untrained_model_is_about_as_good_as_a_guess() -> None:
+    model = built()
     assert model.loss(pieces(model, Random(0))) == pytest.approx(math.log(len(CORPUS.vocabulary)), abs=0.4)
 
 
-@BACKENDS
-def test_the_loss_falls_on_the_real_text(backend: str) -> None:
-    model = built(backend)
+def test_the_loss_falls_on_the_real_text() -> None:
+    model = built()
     losses = [loss for loss, _ in trained(model, steps=STEPS)]
     held_out = training_text.windows(CORPUS.validation, count=128, length=model.context + 1, random=Random(2))
     assert losses[0] > 4.0
@@ -51,29 +49,25 @@ def test_the_loss_falls_on_the_real_text(backend: str) -> None:
     assert model.loss(held_out) < 2.9
 
 
-@BACKENDS
-def test_the_gradient_norm_is_reported(backend: str) -> None:
-    norms = [norm for _, norm in trained(built(backend), steps=5)]
+def test_the_gradient_norm_is_reported() -> None:
+    norms = [norm for _, norm in trained(built(), steps=5)]
     assert all(0.05 < norm < 50.0 for norm in norms)
 
 
-@BACKENDS
-def test_the_same_seed_trains_the_same(backend: str) -> None:
-    first, again, other = (trained(built(backend, seed=seed), steps=2) for seed in (7, 7, 8))
+def test_the_same_seed_trains_the_same() -> None:
+    first, again, other = (trained(built(seed=seed), steps=2) for seed in (7, 7, 8))
     assert first == again
     assert first != other
 
 
-@BACKENDS
-def test_asking_for_the_loss_changes_nothing(backend: str) -> None:
-    model = built(backend)
+def test_asking_for_the_loss_changes_nothing() -> None:
+    model = built()
     batch = pieces(model, Random(0))
     assert model.loss(batch) == model.loss(batch) == pytest.approx(model.step(batch, 1e-3)[0], rel=1e-5)
 
 
-@BACKENDS
-def test_the_model_is_small_and_reports_how_small(backend: str) -> None:
-    assert 100_000 < built(backend).size < 200_000
+def test_the_model_is_small_and_reports_how_small() -> None:
+    assert 100_000 < built().size < 200_000
 
 
 @pytest.mark.parametrize("name", ["embedding", "hidden", "hidden_bias", "output", "output_bias"])

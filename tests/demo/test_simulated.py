@@ -19,8 +19,9 @@ import trackside
 from trackside_daemon.demo import simulated, train, training_text, troubles
 from trackside_daemon.demo.messages import progress, summary
 from trackside_daemon.demo.options import DemoOptions, DemoOptionsError
-from trackside_daemon.demo.simulated import Barrier, SimulatedModel, SimulatedRankGpu, Workers, accuracy, utilization
+from trackside_daemon.demo.simulated import SimulatedModel, SimulatedRankGpu, Workers, accuracy, utilization
 from trackside_daemon.demo.stop_signal import StopRequest
+from trackside_daemon.demo.train import Barrier
 from trackside_daemon.nvml.simulation.simulate import simulate
 
 if TYPE_CHECKING:
@@ -167,9 +168,7 @@ def test_how_many_gpus_are_simulated(wanted: DemoOptions, driver: bool, gpus: in
     assert wanted.simulated_gpus(version) == gpus
 
 
-def test_the_training_library_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    DemoOptions().check()
-    monkeypatch.setitem(sys.modules, "torch", None)
+def test_numpy_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     DemoOptions().check()
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(DemoOptionsError, match=r"pip install 'trackside\[demo\]'.*--ranks 4"):

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         (["--steps", "0"], "0 is not above 0"),
         (["--steps", "-3"], "-3 is not above 0"),
         (["--steps", "many"], "'many'"),
-        (["--backend", "abacus"], "invalid choice: 'abacus'"),
         (["--loud"], "unrecognized arguments: --loud"),
     ],
 )
@@ -33,13 +32,11 @@ def test_a_wrong_argument_is_named(arguments: list[str], complaint: str, capsys:
     assert complaint in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("backend", "extra"), [("auto", "demo"), ("numpy", "demo"), ("torch", "torch")])
-def test_without_a_library_it_reports_in_one_line_what_to_install(backend: str, extra: str, tmp_path: Path) -> None:
-    for library in ("numpy", "torch"):
-        (tmp_path / f"{library}.py").write_text(f"raise ModuleNotFoundError({library!r})\n")
+def test_without_numpy_it_reports_in_one_line_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError('numpy')\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     ended = subprocess.run(
-        [sys.executable, "-m", train.__name__, "--backend", backend, "--steps", "1"],
+        [sys.executable, "-m", train.__name__, "--steps", "1"],
         env={**os.environ, "PYTHONPATH": path, "TRACKSIDE_DISABLED": "1"},
         capture_output=True,
         text=True,
@@ -49,15 +46,7 @@ def test_without_a_library_it_reports_in_one_line_what_to_install(backend: str, 
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr.count("\n") == 1
-    assert f"pip install 'trackside[{extra}]'" in ended.stderr
-
-
-def test_auto_accepts_numpy_where_pytorch_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numpy")
-    monkeypatch.setitem(sys.modules, "torch", None)
-    backend = train.load_backend("auto", vocabulary=10)
-    assert backend is not None
-    assert backend.name == "numpy"
+    assert "pip install 'trackside[demo]'" in ended.stderr
 
 
 def test_the_learning_rate_warms_up_falls_and_starts_afresh() -> None:

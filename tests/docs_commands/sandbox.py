@@ -30,10 +30,10 @@ for step in itertools.count(1) if len(sys.argv) > 1 else range(1, 41):
         for phase in ("forward", "backward", "all_reduce", "optimizer"):
             with run.phase(phase):
                 time.sleep(0.002)
-    run.push(step=step, loss=math.nan if step == 40 else 1 + 1 / step, grad_norm=1.0, lr=1.0, tokens=512, samples=1)
+    run.push(step=step, loss=1 + 1 / step if step % 40 else math.nan, grad_norm=1.0, lr=1.0, tokens=512, samples=1)
     if step == 40:
         print("pushed", flush=True)
-    time.sleep(0.1 if step > 40 else 0)
+    time.sleep(0.5 if step > 40 else 0)
 """
 
 

@@ -23,13 +23,19 @@ if TYPE_CHECKING:
 HOUR, YEAR = 3600.0, 365 * 86400.0
 
 
-class MovedClock:
-    """Unix time of the processes with `environ`, moved by some seconds."""
+def compile_clock(directory: Path) -> Path:
+    """Return the library of `MovedClock`."""
+    library = directory / "moved_clock.so"
+    source = Path(__file__).with_name("moved_clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", library, source, "-ldl"], check=True)
+    return library
 
-    def __init__(self, directory: Path) -> None:
-        library = directory / "moved_clock.so"
-        source = Path(__file__).with_name("moved_clock.c")
-        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", library, source, "-ldl"], check=True)
+
+class MovedClock:
+    """Unix time of the processes with `environ`, moved by some seconds; see `compile_clock`."""
+
+    def __init__(self, directory: Path, library: Path) -> None:
+        self.library = library
         self._file = directory / "moved"
         self.move(0.0)
         self.environ = {"LD_PRELOAD": str(library), "TEST_CLOCK": str(self._file)}

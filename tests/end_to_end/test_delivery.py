@@ -58,6 +58,10 @@ for step in range(1, int(sys.argv[1])):
     run.push(step=step, loss=step, a=step + 1, b=step + 2, c=step + 3, d=step + 4)
     if step % 1000 == 0:
         time.sleep(0.03)
+for _ in range(2000):
+    if run.queue.session.totals.spooled > 10:
+        break
+    time.sleep(0.1)
 time.sleep(1.5)
 print(most() - before, run.queue.session.totals.dropped, run.queue.session.totals.spooled, flush=True)
 sys.stdin.read()

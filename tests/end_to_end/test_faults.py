@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 from end_to_end.conftest import finish
-from end_to_end.faults import HOUR, YEAR, Faults, MovedClock, cut, delete
+from end_to_end.faults import HOUR, YEAR, Faults, MovedClock, compile_clock, cut, delete
 from end_to_end.test_delivery import PACED, complete
 from end_to_end.test_history import PATIENT, QUIET, counted, is_written, stored_samples
 from processes import DEADLINE, Daemon, eventually
@@ -146,12 +146,13 @@ def _set_aside(daemon: Daemon, more_than: int = 0) -> list[Path]:
     return files if len(files) > more_than else []
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_after_a_damaged_history_is_replaced_no_answer_is_of_the_old_one(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
 ) -> None:
     daemon = start_daemon(*QUIET)
     training = start_training(daemon, "-c", PACED, "10000", "0", TRACKSIDE_RUN_ID="paced", **PATIENT)
-    for _ in range(count(0, 4)):  # history/test_database has the races; this one looks for others, which takes long
+    for _ in range(count(4, 4)):  # history/test_database has the races; this one looks for others, which takes long
         aside = len(_set_aside(daemon))
         file = daemon.history / "history.db"
         eventually(lambda file=file: file.exists() and file.stat().st_size > 2**20)  # type: ignore[misc]
@@ -174,10 +175,15 @@ def test_after_a_damaged_history_is_replaced_no_answer_is_of_the_old_one(
     finish(training)
 
 
+@pytest.fixture(scope="module")
+def clock_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_clock(tmp_path_factory.mktemp("clock"))
+
+
 @pytest.fixture
-def clock(place: Path) -> MovedClock:
+def clock(place: Path, clock_library: Path) -> MovedClock:
     """The clock of the daemons of `start_with_clock`."""
-    return MovedClock(place)
+    return MovedClock(place, clock_library)
 
 
 @pytest.fixture
@@ -186,7 +192,7 @@ def start_with_clock(place: Path, clock: MovedClock) -> Iterator[Callable[..., D
     started: list[Daemon] = []
 
     def start(*flags: str) -> Daemon:
-        started.append(Daemon(place, *flags, environ=clock.environ, fresh=True))
+        started.append(Daemon(place, *flags, environ=clock.environ))
         return started[-1]
 
     yield start
@@ -223,7 +229,7 @@ def test_a_clock_that_is_set_hides_no_step_and_no_alert_and_changes_no_duration(
 ) -> None:
     owner, by = moved
     (place / "of the client").mkdir()
-    clients = MovedClock(place / "of the client")
+    clients = MovedClock(place / "of the client", clock.library)
     daemon, began = start_with_clock(*QUIET), time.monotonic()
     training = start_training(
         daemon, "-c", CLOCKED, launcher=("env",), TRACKSIDE_RUN_ID="clocked", **clients.environ, **PATIENT

@@ -113,7 +113,7 @@ class Job:
 
 
 def test_eight_healthy_ranks_raise_nothing_above_info(whole: InProcessDaemon, count: Callable[[int, int], int]) -> None:
-    minutes = count(30, 24 * 60)  # a checkpoint and two evaluations at least
+    minutes = count(24, 24 * 60)  # a checkpoint and two evaluations at least
     job = Job(whole)
     while whole.after < minutes * 60:
         job.train()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(not possible(), reason="needs root and mount namespaces (CAP_SYS_ADMIN)")
 
 PLACE = ROOT / "deploy" / "systemd"
-USER, TRAINER, STRANGER = 61011, 61012, 61013
+USER, TRAINER = 61011, 61012
 HOST = ("cpu", "disk", "filesystem", "gpu", "load", "memory", "network", "pressure", "process", "time", "vmstat")
 
 TRAINING = """
@@ -158,15 +158,6 @@ def test_a_user_in_the_group_pushes_and_how_the_training_ends_is_seen(
     training.send_signal(signal.SIGSEGV)
     assert training.wait(DEADLINE)
     eventually(lambda: series(url).get('trackside_training_state{run="friend",state="failed"}') == 1)
-
-
-def test_a_user_outside_the_group_learns_which_one_to_join(
-    start: Callable[[], tuple[Service, str]], train: Callable[..., subprocess.Popen[str]]
-) -> None:
-    start()
-    training = train("stranger", STRANGER)
-    assert training.stderr is not None
-    assert next(line for line in training.stderr if "join the group trackside" in line)
 
 
 def test_leftovers_of_the_shared_spool_are_read(

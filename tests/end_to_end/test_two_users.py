@@ -93,12 +93,9 @@ def train(start_training: Callable[..., Process]) -> Callable[..., Process]:
     return start
 
 
-@pytest.mark.parametrize("closed", ["directory", "socket"])
 def test_a_user_outside_the_group_learns_which_one_to_join_and_trains_on(
-    of_another_user: Daemon, shared: Path, train: Callable[..., Process], owned: Path, closed: str
+    of_another_user: Daemon, train: Callable[..., Process], owned: Path
 ) -> None:
-    if closed == "socket":
-        shared.chmod(0o755)
     training = train(of_another_user, "stranger", STRANGER, TRACKSIDE_SPOOL=str(owned))
     assert training.stderr is not None
     reported = training.stderr.readline()

@@ -434,7 +434,7 @@ def test_the_blocks_of_many_keys_are_sought_in_steps(bench: Bench) -> None:
 
 def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: Callable[[int, int], int]) -> None:
     """Runs follow each other, half a day each, next to the machine's series; the bound is at most a day's data."""
-    messages = count(16, 40)
+    messages = count(8, 40)
     bound = messages * 600 * 1024
     days = count(2, 30)
     keeper = Keeper(bench, size=bound)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,15 +93,21 @@ PLACES = {
 }
 
 
+@cache
+def sources() -> dict[str, str]:
+    """Return the product's modules: their texts by their paths in their package."""
+    files = [(root, path) for root in PRODUCT for path in root.rglob("*.py")]
+    return {str(path.relative_to(root)): path.read_text(encoding="utf-8") for root, path in files}
+
+
 @pytest.mark.parametrize("what", PLACES)
 def test_it_is_written_in_one_place(what: str) -> None:
     pattern, places = PLACES[what]
     found = {
-        f"{path.relative_to(root)}:{number}: {line.strip()}"
-        for root in PRODUCT
-        for path in root.rglob("*.py")
-        if str(path.relative_to(root)) not in places
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        f"{path}:{number}: {line.strip()}"
+        for path, text in sources().items()
+        if path not in places and re.search(pattern, text)  # a quarter of the time of asking for each line
+        for number, line in enumerate(text.splitlines(), 1)
         if re.search(pattern, line)
     }
     assert not found, f"{what}: use {', '.join(sorted(places))}"
@@ -162,8 +169,8 @@ def _texts(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", [name for name in vars(limits) if name.isupper()])
 def test_a_limit_of_client_and_daemon_is_in_their_common_file(name: str) -> None:
-    files = [path for root in PRODUCT for path in root.rglob("*.py") if path.name != "limits.py"]
-    assert [str(path) for path in files if re.search(rf"^{name}\b.* = ", path.read_text("utf-8"), re.MULTILINE)] == []
+    found = [path for path, text in sources().items() if re.search(rf"^{name}\b.* = ", text, re.MULTILINE)]
+    assert [path for path in found if path != "limits.py"] == []
 
 
 def test_a_default_of_a_detector_is_in_its_settings() -> None:

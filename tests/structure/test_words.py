@@ -108,13 +108,14 @@ def with_riddles() -> list[Definition]:
     return [definition for file in files for definition in definitions(file)]
 
 
-def names_of_tests() -> Iterator[tuple[Path, str]]:
-    """Yield the files of tests and benchmarks, each with its own name and those of its functions, fixtures and classes."""
+@cache
+def names_of_tests() -> list[tuple[Path, str]]:
+    """Return the files of tests and benchmarks, each with its own name and those of its functions, fixtures and classes."""
     named = re.compile(r'^ *(?:async )?(?:def|class) +(\w+)|\bfixture\([^)]*name="(\w+)"', re.MULTILINE)
+    found = [(file, file.stem) for file in TEST_FILES]
     for file in TEST_FILES:
-        yield file, file.stem
-        for name, fixture in named.findall(file.read_text(encoding="utf-8")):
-            yield file, name or fixture
+        found += [(file, name or fixture) for name, fixture in named.findall(file.read_text(encoding="utf-8"))]
+    return found
 
 
 def words_of(name: str) -> set[str]:

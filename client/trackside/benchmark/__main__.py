@@ -4,8 +4,6 @@ Standard input has a `ProcessRequest` as a line of JSON; another line, or its en
 `ProcessAnswer` a line, as an ``answer``. The user's own output goes to standard error.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

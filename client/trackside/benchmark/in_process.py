@@ -5,33 +5,37 @@ to the first token; TPOT, from the first token to the last one divided by the to
 `LATENCY`. What fails is counted by its kind and has no times.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import json
 import random
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from inspect import signature
 from itertools import count
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from trackside.benchmark.messages import LATENCY, OUTCOMES, REQUESTS, TOKENS, Failure, Load, ProcessAnswer
+from trackside.benchmark.messages import (
+    LATENCY,
+    OUTCOMES,
+    REQUESTS,
+    TOKENS,
+    Failure,
+    Load,
+    ProcessAnswer,
+    ProcessRequest,
+    Requests,
+    Samples,
+    Spec,
+)
 from trackside.benchmark.results import Measurements, publish, results, sentence
-from trackside.benchmark.rounds import Function, TargetError, measure, reason, timed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from http.client import HTTPResponse
-
-    from trackside.benchmark.messages import ProcessRequest, Requests, Samples, Spec
-    from trackside.benchmark.rounds import Sampling
+from trackside.benchmark.rounds import Function, Sampling, TargetError, measure, reason, timed
 
 SEED = 0  # so that a factory returns the same weights and the same inputs for each variant
 

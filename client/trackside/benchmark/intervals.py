@@ -11,8 +11,6 @@ sign test. Two copies of one function differ all the same, by where they lie in 
 repetition in the same process averages out: `PLACEMENT` widens each interval.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, exp, floor, inf, isfinite, log, sqrt
 from statistics import fmean, median, stdev

@@ -1,7 +1,5 @@
 """The request to the process that measures, and its findings: a line of JSON each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

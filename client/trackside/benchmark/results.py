@@ -3,15 +3,14 @@
 As JSON, as sentences, as numbers by key, and as a part of a run: pushed numbers, results, and an event for each variant under each load.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from trackside.benchmark.intervals import LEAST_PARTS, Interval, mean, paired, percentile, pooled
+from trackside.benchmark.intervals import LEAST_PARTS, Interval, VariantRatio, mean, paired, percentile, pooled
 from trackside.benchmark.messages import (
     LATENCY,
     OUTCOMES,
@@ -24,11 +23,6 @@ from trackside.benchmark.messages import (
     Round,
 )
 from trackside.benchmark.rounds import settled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trackside.benchmark.intervals import VariantRatio
 
 HEADLINES = ("latency_p50_seconds", "latency_p99_seconds", "ttft_p50_seconds", "tpot_p50_seconds", "throughput")
 FACTS = ("_bytes", "load_seconds", "call_seconds")  # ends of the names of facts

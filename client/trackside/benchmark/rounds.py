@@ -1,21 +1,14 @@
 """Measure variants in rounds, each in random order, until time is up."""
 
-from __future__ import annotations
-
 import random
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
 from math import inf
 from time import perf_counter, perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from trackside.benchmark.messages import LATENCY, Failure, Load, ProcessAnswer, Samples
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside.benchmark.messages import Round
+from trackside.benchmark.messages import LATENCY, Failure, Load, ProcessAnswer, Round, Samples
 
 LONG_ENOUGH = 20e-6  # seconds of a sample, compared with which the clock costs nothing
 ROUND_SECONDS = 2e-3  # of a variant in a round, if its calls are short

@@ -1,7 +1,5 @@
 """Models of PyTorch as targets, and how far their outputs agree. Only a process that measures one imports this."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Nothing is printed if the daemon is another user's or on another machine, or if this Python's PyTorch is not a tested version.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,21 +1,15 @@
 """The answers of a training process to the daemon's questions, by the kind of the question."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from trackside.captures.children import child_stacks
 from trackside.captures.flight_recorder import flight
 from trackside.captures.kineto import optimizer_steps
 from trackside.captures.memory import memory
 from trackside.interpreter import stacks
-from trackside.wire import MemorySnapshot, ModuleCalls, Profile, Stacks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside.wire import Body, ModulesQuestion, ProfileQuestion
+from trackside.wire import Body, MemorySnapshot, ModuleCalls, ModulesQuestion, Profile, ProfileQuestion, Stacks
 
 
 class AnswerKind(NamedTuple):

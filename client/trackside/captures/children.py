@@ -4,8 +4,6 @@ A child that `trackside.interpreter` has prepared writes its stacks in the handl
 too, into a file in memory, which its parent finds below /proc.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

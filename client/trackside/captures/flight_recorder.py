@@ -1,7 +1,5 @@
 """The tail of PyTorch's flight recorder: the newest collectives of this process by process group, as plain data."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 import time

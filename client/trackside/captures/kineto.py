@@ -3,8 +3,6 @@
 PyTorch itself records: its library libkineto polls the daemon's socket, and this client records only where it cannot.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Snapshots of the memory of this process: PyTorch's allocator of GPU memory, and tracemalloc where it is on."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -1,18 +1,12 @@
 """Calls of the modules of watched models during some steps, for a daemon that asks for them."""
 
-from __future__ import annotations
-
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from threading import Event
+from typing import Protocol
 from weakref import WeakSet
 
-from trackside.wire import ModuleCalls
-
-if TYPE_CHECKING:
-    from threading import Event
-
-    from trackside.wire import ModulesQuestion
+from trackside.wire import ModuleCalls, ModulesQuestion
 
 UNWATCHED = "it watches no model; run.watch(model) or `trackside run --auto` does, from its first step on"
 NOT_IMPORTED = "it has not imported PyTorch yet; ask again when it makes steps"

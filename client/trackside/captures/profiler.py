@@ -4,8 +4,6 @@ A thread of the client turns PyTorch's profiler on for all threads, and off agai
 event. A short profile first measures that, and limits the duration of the profile proper.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
@@ -13,19 +11,15 @@ import tempfile
 import threading
 import time
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.captures.kineto import BUSY, is_ending, is_tested
 from trackside.limits import PROFILE_SECONDS
-from trackside.wire import MESSAGE_BYTES, Profile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from trackside.wire import ProfileQuestion
+from trackside.wire import MESSAGE_BYTES, Profile, ProfileQuestion
 
 HOLD_SECONDS = 0.15  # the longest time for which the GIL is held
 FIRST_SECONDS = 0.05  # duration of the profile that measures the events

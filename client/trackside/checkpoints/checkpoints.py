@@ -1,28 +1,23 @@
 """Save, prune and load checkpoints in a directory, and report them to the run."""
 
-from __future__ import annotations
-
 import errno
 import os
+from builtins import list as list_  # the class has a method of this name
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import isfinite, nan
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from trackside import default_run
 from trackside.checkpoints import folder, sharded, state
+from trackside.checkpoints.folder import CheckpointFolder, CheckpointWriter, Saved
 from trackside.checkpoints.state import random_states
 from trackside.environment.identity import identify
 from trackside.os_errors import os_error_text
 from trackside.row_queue import whole_number
 from trackside.training_log import warn
-
-if TYPE_CHECKING:
-    from builtins import list as list_  # the class has a method of this name
-    from collections.abc import Iterator, Mapping
-
-    from trackside.checkpoints.folder import CheckpointFolder, CheckpointWriter, Saved
 
 SPARE_BYTES = 1024 * 1024  # what stays free on the disk after a checkpoint
 

@@ -1,7 +1,5 @@
 """Names of the files of checkpoints: which checkpoint a file belongs to, and what it is called once it is complete."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The folders of a directory of checkpoints: each appears complete, by one rename, and disappears by another."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

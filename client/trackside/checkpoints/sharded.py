@@ -3,8 +3,6 @@
 Every function is a collective: all ranks call it, and an error on one of them is raised on all as an `OSError`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar

@@ -3,8 +3,6 @@
 Loading executes nothing of the file: PyTorch loads weights only, and without PyTorch there are only plain values.
 """
 
-from __future__ import annotations
-
 import pickle
 import random
 import sys

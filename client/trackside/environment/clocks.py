@@ -1,7 +1,5 @@
 """Read the clocks of this machine together."""
 
-from __future__ import annotations
-
 import time
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Write a run's configuration as the JSON text that is stored with the run."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Find a daemon's push socket."""
 
-from __future__ import annotations
-
 import grp
 import os
 import re

@@ -1,7 +1,5 @@
 """Status and cause of a run's end, and the text and the traceback of the exception that ends it."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -9,13 +7,9 @@ import threading
 from functools import wraps
 from time import monotonic_ns
 from traceback import TracebackException
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 from trackside.packing import writable
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 STATUSES = ("finished", "stopped", "failed")
 

@@ -4,8 +4,6 @@ Another user may plant a repository, to publish the content of this user's files
 only if it belongs to this user or root, as with git's safe.directory. No link is followed, and no read blocks or has no limit.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

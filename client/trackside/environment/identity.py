@@ -3,8 +3,6 @@
 The client alone decides the run's id, so that a run has one without a daemon, and all ranks on all nodes agree.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Directories of files that outlive a process, and safe ways to open such files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pwd

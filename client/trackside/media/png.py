@@ -1,7 +1,5 @@
 """Encode and check PNG files (W3C Portable Network Graphics, third edition) with the standard library alone."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterator

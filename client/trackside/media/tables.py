@@ -1,7 +1,5 @@
 """Tables as JSON, from rows, columns and data frames, and values counted in bins of equal width."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

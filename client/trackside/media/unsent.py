@@ -1,7 +1,5 @@
 """Images, texts and tables on their way to the sender thread, which encodes them."""
 
-from __future__ import annotations
-
 import json
 from time import monotonic_ns
 

@@ -1,7 +1,5 @@
 """Floating-point operations of a step or a token, as the user has stated them."""
 
-from __future__ import annotations
-
 from math import isfinite
 from typing import Any, NamedTuple
 

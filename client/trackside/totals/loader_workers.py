@@ -4,20 +4,16 @@ Each worker counts its batches, and their wall and CPU time, in memory that it s
 once a second. Batches, their order and random numbers stay as they are. A loader without workers is left alone.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from time import monotonic_ns, process_time_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.interpreter import write_stacks_on_signal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 WORKERS = "data/workers"
 READY = "data/batches_ready"

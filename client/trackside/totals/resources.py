@@ -1,7 +1,5 @@
 """Measure what a process can run out of and only it sees reliably: a container's /dev/shm, and file descriptors."""
 
-from __future__ import annotations
-
 import os
 from math import inf
 from pathlib import Path

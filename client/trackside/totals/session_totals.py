@@ -3,27 +3,27 @@
 The client keeps the totals, so that a daemon that was restarted or absent loses none of them.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left
+from collections.abc import Collection
 from math import fsum, isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from trackside.buckets import duration_index
 from trackside.environment.config import as_json
 from trackside.rl_keys import AMOUNT_KEYS
-from trackside.totals.flops import NONE
-from trackside.totals.phases import SYNC, PhaseTimes
-from trackside.wire import DURATION_BUCKETS, CheckpointTotals, DataWaits, Device, Histogram, Totals, TrainingEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from trackside.totals.flops import Flops
-    from trackside.totals.phases import PhaseMark
-    from trackside.wire import Clock
-
+from trackside.totals.flops import NONE, Flops
+from trackside.totals.phases import SYNC, PhaseMark, PhaseTimes
+from trackside.wire import (
+    DURATION_BUCKETS,
+    CheckpointTotals,
+    Clock,
+    DataWaits,
+    Device,
+    Histogram,
+    Totals,
+    TrainingEvent,
+)
 
 MAX_INT64 = 2**63 - 1  # limit of a count: it travels as int64
 

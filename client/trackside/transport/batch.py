@@ -1,7 +1,5 @@
 """Pack pushed rows into batches, as columns of consecutive rows with the same keys."""
 
-from __future__ import annotations
-
 from trackside.limits import BATCH_ROWS
 from trackside.packing import pack
 from trackside.wire import Block

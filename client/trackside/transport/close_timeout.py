@@ -1,7 +1,5 @@
 """The time limit of a run's end: it waits so long until the daemon has what was pushed."""
 
-from __future__ import annotations
-
 import os
 
 FLUSH_SECONDS = 365 * 86400.0  # longest flush timeout, for `inf`: a part of it must be left for the senders

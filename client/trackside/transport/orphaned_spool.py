@@ -1,13 +1,11 @@
 """Find spools whose processes have ended, so that the daemon, a later client or a command can send them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,12 +13,7 @@ from trackside.environment.paths import spool_directories
 from trackside.transport.outbox import Outbox
 from trackside.transport.spool import SegmentReader, Spool, SpooledMessage
 from trackside.transport.spool_access import acquire_lock
-from trackside.wire import Bye, Envelope, Hello, WireError, decode_body, encode, open_envelope
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
-
-    from trackside.wire import Clock, Pushes, Skip
+from trackside.wire import Bye, Clock, Envelope, Hello, Pushes, Skip, WireError, decode_body, encode, open_envelope
 
 
 class OrphanedSession(Outbox):

@@ -1,20 +1,13 @@
 """Keep the numbered messages of a session until they are acknowledged: the window in memory, the rest on disk."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from trackside.transport.spool import SpooledMessage, spanned
-from trackside.wire import Envelope, Skip, Totals, encode
-
-if TYPE_CHECKING:
-    from trackside.transport.spool import Segment, Spool, Steps
-    from trackside.wire import Clock
+from trackside.transport.spool import Segment, Spool, SpooledMessage, Steps, spanned
+from trackside.wire import Clock, Envelope, Skip, Totals, encode
 
 
 class Pending(msgspec.Struct):

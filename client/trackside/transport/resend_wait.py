@@ -1,7 +1,5 @@
 """The time for which a client waits for an answer before it sends again."""
 
-from __future__ import annotations
-
 from random import SystemRandom
 
 ANSWER_SECONDS = 2.0  # the first wait

@@ -3,19 +3,19 @@
 The file is longer than others: one thread owns the socket, the sessions and the spools, and each of its turns uses all three.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import zmq
 from msgspec.structs import replace
 
-from trackside.captures.answers import ANSWERS, cancel_profile
+from trackside.captures.answers import ANSWERS, AnswerKind, cancel_profile
 from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment import discovery
 from trackside.environment.clocks import read_clocks
@@ -26,7 +26,7 @@ from trackside.os_errors import os_error_text
 from trackside.packing import writable
 from trackside.training_log import info, warn
 from trackside.transport.announcement import announce
-from trackside.transport.connection import Waker, connect, native_thread, new_context
+from trackside.transport.connection import Unpatched, Waker, connect, native_thread, new_context
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
 from trackside.transport.resend_wait import ANSWER_SECONDS, LONGEST_SECONDS, ResendWait
 from trackside.transport.session import Session
@@ -43,13 +43,6 @@ from trackside.wire import (
     encode,
     open_envelope,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from trackside.captures.answers import AnswerKind
-    from trackside.transport.connection import Unpatched
 
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
 LINE_LENGTH = 512  # limit of a text of the daemon in a log line

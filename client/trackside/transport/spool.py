@@ -15,10 +15,11 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -29,10 +30,8 @@ from trackside.os_errors import os_error_text
 from trackside.transport.spool_access import acquire_lock, share
 from trackside.wire import MESSAGE_BYTES, WireError, decode_body, open_envelope
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+Steps = tuple[int, int] | None
 
-    Steps = tuple[int, int] | None
 
 PENDING_BYTES = 16 * 1024 * 1024  # limit of messages in memory
 SEGMENT_BYTES = 4 * 1024 * 1024

@@ -1,7 +1,5 @@
 """Access to the files of a spool: for one process at a time, their user, and the daemon that owns a shared directory."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

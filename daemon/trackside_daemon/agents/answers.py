@@ -1,33 +1,29 @@
 """The answers to an agent's questions about runs, from the history."""
 
-from __future__ import annotations
-
 import re
 import time
 from asyncio import gather
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
 from trackside_daemon.agents.fitting import fits
+from trackside_daemon.agents.tools import (
+    CaptureArguments,
+    CompareArguments,
+    RunsArguments,
+    SeriesArguments,
+    WaitArguments,
+    WhyArguments,
+)
 from trackside_daemon.agents.untrusted import mark, marked, unmark
 from trackside_daemon.questions import table
+from trackside_daemon.questions.question import Question
 from trackside_daemon.questions.runs import Head
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+Ask = Callable[[Question], Awaitable[dict[str, Any]]]
 
-    from trackside_daemon.agents.tools import (
-        CaptureArguments,
-        CompareArguments,
-        RunsArguments,
-        SeriesArguments,
-        WaitArguments,
-        WhyArguments,
-    )
-    from trackside_daemon.questions.question import Question
-
-    Ask = Callable[[Question], Awaitable[dict[str, Any]]]
 
 RUN_FIELDS = ("id", "name", "state", "cause", "started", "ended", "attempt", "step", "loss", "tags")
 CAUSE_FIELDS = ("cause", "summary", "lost_seconds", "low", "high", "gpu_hours", "cost", "advice", "check")

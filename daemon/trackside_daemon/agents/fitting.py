@@ -1,7 +1,5 @@
 """Bound messages of agents, and fit an answer into the bytes that an agent should have to read."""
 
-from __future__ import annotations
-
 import json
 from math import isfinite
 from typing import Any

@@ -4,8 +4,6 @@ Source: https://modelcontextprotocol.io/specification/2025-11-25. The transport 
 or the body of a request.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from typing import Any

@@ -1,14 +1,12 @@
 """The tools that agents may call: their arguments, of whose classes the JSON schemas are made, and their descriptions."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
 from trackside_daemon.agents.untrusted import NOTE
-from trackside_daemon.model.capture import KindName  # noqa: TC001  msgspec needs it at run time
+from trackside_daemon.model.capture import KindName
 
 INSTRUCTIONS = (
     "trackside monitors training runs on this machine. `runs` lists them. `why` names the cause of lost time or trouble of a run "

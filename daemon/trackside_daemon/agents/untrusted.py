@@ -1,7 +1,5 @@
 """Mark texts that come from runs, so that an agent does not follow what a training wrote."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from typing import Any

@@ -3,26 +3,20 @@
 Alerts that come and go have least firing times, which grow.
 """
 
-from __future__ import annotations
-
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from trackside_daemon.alerts.inhibition import merged_labels
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families.alerts import CORRELATION
-from trackside_daemon.model.finding import SEVERITIES, Finding
+from trackside_daemon.model.finding import SEVERITIES, Finding, Severity
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import LIFE_CYCLE, STALLS, Alert
 from trackside_daemon.model.text import counted, moment
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
-
-    from trackside_daemon.model.finding import Severity
 
 OTHERS = "; also "  # text between the summary of the first finding and the list of further ranks
 RECOVERED = "; recovered at "  # text before the time at which the problem ended, which some detectors report

@@ -1,10 +1,8 @@
 """All active alerts: the one place that decides which alerts fire, from the findings of detectors and rules."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from trackside_daemon.alerts.active_alert import (
     MIN_FIRING_SECONDS,
@@ -22,12 +20,7 @@ from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.records import LIFE_CYCLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from trackside_daemon.model.records import Alert, AlertNote, Silence
+from trackside_daemon.model.records import LIFE_CYCLE, Alert, AlertNote, Silence
 
 MAX_SUPPRESSED = 1000  # most findings that are kept; with more, the oldest of the least severe is dropped
 

@@ -1,18 +1,12 @@
 """The ids by which other systems refer to runs, and the runs of our own commands, from the hellos of their sessions."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
+from trackside.wire import Hello
+from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import SessionOpened
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside.wire import Hello
-    from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.metric import Batch
 
 MAX_RUNS = 4096  # most runs that are remembered
 

@@ -1,7 +1,5 @@
 """Alerts that the user has turned off."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 

@@ -1,17 +1,12 @@
 """Alerts that fire now, and those that begin, get worse or return, from the records of their changes."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable
+from typing import Literal
 
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import LIFE_CYCLE, Alert
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trackside_daemon.model.metric import Batch
 
 MAX_REMEMBERED = 2000  # most firing alerts whose severity is remembered; the daemon keeps half as many active alerts
 

@@ -1,14 +1,9 @@
 """Inhibition: an active alert suppresses the alerts that are its consequences."""
 
-from __future__ import annotations
-
 from math import inf
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from trackside_daemon.model.finding import SEVERITIES
-
-if TYPE_CHECKING:
-    from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.finding import SEVERITIES, Finding
 
 # Seconds after its end for which an alert still inhibits, until the detectors' recent windows have forgotten it.
 AFTER_SECONDS = 120.0

@@ -1,17 +1,11 @@
 """Requests for the gradient norm of each layer, when the loss or the gradients of a run raise an alert."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from trackside_daemon.model.metric import Batch
 
 ALERTS = frozenset(("LossSpike", "LossDiverging", "GradientExplosion", "GradientVanishing", "NonFinite"))
 

@@ -5,31 +5,25 @@ reported, and for a hundred seconds if it would fill the memory within an hour. 
 memory, and the kernel reclaims it. The ranks of a run leak together, so a run has one alert, which names the first rank.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside_daemon.alerts.rules.evaluation import TICK
-from trackside_daemon.detectors.base import Column, Context
+from trackside_daemon.alerts.rules.vector import Labels
+from trackside_daemon.detectors.base import Column, Context, Detection
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.families import cgroup, host, process
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families.training import STEP
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.metric import Batch, Distribution
+from trackside_daemon.model.records import Alert
+from trackside_daemon.model.state import State
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from trackside_daemon.alerts.rules.vector import Labels
-    from trackside_daemon.detectors.base import Detection
-    from trackside_daemon.model.metric import Batch, Distribution
-    from trackside_daemon.model.records import Alert
-    from trackside_daemon.model.state import State
 
 SAMPLE_SECONDS = 1.0  # seconds between two samples
 FORGET_SECONDS = 600.0  # seconds without a sample after which a rank is dropped and its alert ends

@@ -9,30 +9,24 @@ import logging
 import sqlite3
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import msgspec
 
+from trackside.wire import Identity
 from trackside_daemon.alerts.active_alert import OCCURRENCES
-from trackside_daemon.alerts.stages import RestorableSource
+from trackside_daemon.alerts.stages import FindingSource, RestorableSource
 from trackside_daemon.detectors.base import Column, Past, PastLayers
-from trackside_daemon.detectors.key_roles import BY_NAME
+from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.detectors.rank_watch import RankWatch
-from trackside_daemon.history.read.latest_samples import last_samples, live_streams
+from trackside_daemon.history.layer_rows import LayerFrame
+from trackside_daemon.history.read.latest_samples import LiveStream, Samples, last_samples, live_streams
 from trackside_daemon.history.read.layers import last_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from trackside.wire import Identity
-    from trackside_daemon.alerts.stages import FindingSource
-    from trackside_daemon.detectors.key_roles import KeyRoles
-    from trackside_daemon.history.layer_rows import LayerFrame
-    from trackside_daemon.history.read.latest_samples import LiveStream, Samples
-    from trackside_daemon.history.read.series import Readable
-    from trackside_daemon.model.records import Alert
+from trackside_daemon.history.read.series import Readable
+from trackside_daemon.model.records import Alert
 
 log = logging.getLogger("trackside")
 

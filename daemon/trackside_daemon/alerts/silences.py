@@ -1,17 +1,12 @@
 """Active silences: the alerts that are muted, and until when."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trackside_daemon.model.records import Alert, Silence
 from trackside_daemon.model.text import matches_wildcards
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from trackside_daemon.model.records import Alert, Silence
 
 MAX_SILENCE_SECONDS = 30 * 86400.0  # longest duration of a silence, in seconds
 MAX_SILENCES = 100  # most silences at a time: each alert is compared with all of them

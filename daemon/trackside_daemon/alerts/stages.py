@@ -1,16 +1,12 @@
 """Protocols of the pipeline's stages for findings and alerts."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.detectors.base import Past
-    from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.records import Alert
+from trackside_daemon.detectors.base import Past
+from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert
 
 
 class FindingSource(Protocol):

@@ -1,17 +1,12 @@
 """Alert that users raise to test whether notifications arrive."""
 
-from __future__ import annotations
-
 import secrets
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.finding import Finding, Severity
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from trackside_daemon.model.finding import Severity
-    from trackside_daemon.model.metric import Batch
 
 TEST_ALERT = "TestAlert"
 

@@ -1,27 +1,21 @@
 """Read runs in CSV and JSON files: of `trackside export`, Lightning's CSVLogger, Hugging Face's trainer, W&B or pandas."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, id_of, read_yaml
 from trackside_daemon.history.files.csv_format import read_csv
 from trackside_daemon.history.files.export import COLUMNS
 from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.items import STEP, TIME, FormatError, ItemClock, Push
+from trackside_daemon.history.files.items import STEP, TIME, FormatError, Item, ItemClock, Push
 from trackside_daemon.history.files.json_format import number
 from trackside_daemon.history.files.left_out import NO_NUMBER
 from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.linux.foreign_file import open_foreign
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from trackside_daemon.history.files.items import Item
 
 SUFFIXES = (".csv", ".json", ".jsonl")
 _EXPORT = re.compile(rb'\{"kind":"run",|\{"run": \{|"?%b"?,' % b'"?,"?'.join(name.encode() for name in COLUMNS))

@@ -1,7 +1,5 @@
 """Recognize the runs of other tools in a file, in a directory or at an address."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

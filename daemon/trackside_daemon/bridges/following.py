@@ -3,24 +3,16 @@
 The sessions are those of the client, so that the daemon treats the values as those of a training that pushes.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import trackside
 from trackside.log_once import LogOnce
 from trackside_daemon.bridges.finding import find_runs
-from trackside_daemon.bridges.foreign_run import ForeignRunError
-from trackside_daemon.history.files.items import RunEntry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from trackside_daemon.bridges.foreign_run import ForeignRun
-    from trackside_daemon.history.files.items import Push
+from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError
+from trackside_daemon.history.files.items import Push, RunEntry
 
 MAX_RUNS = 64  # live runs of a daemon
 POLL_SECONDS = 0.25

@@ -5,22 +5,17 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from typing import Any
 
 from trackside.os_errors import os_error_text
 from trackside.packing import writable
-from trackside_daemon.history.files.items import Push, RunEntry, microseconds
+from trackside_daemon.history.files.items import Item, Push, RunEntry, microseconds
 from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.linux.foreign_file import open_foreign
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.history.files.items import Item
 
 MAX_RUNS = 10_000  # runs of a database or a server
 MAX_KEYS = 100_000  # keys of a run; a file may have any number

@@ -1,7 +1,5 @@
 """Read the wire format of Protocol Buffers without a schema: https://protobuf.dev/programming-guides/encoding/."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 

@@ -1,19 +1,13 @@
 """Read a file of records with checksums, which may be damaged anywhere and may still grow."""
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from trackside_daemon.history.files.left_out import DAMAGED
+from trackside_daemon.history.files.left_out import DAMAGED, LeftOut
 from trackside_daemon.linux.foreign_file import open_foreign
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from pathlib import Path
-
-    from trackside_daemon.history.files.left_out import LeftOut
 
 PIECE_BYTES = 1024 * 1024  # read at once
 TORN = "incomplete last record(s)"

@@ -1,7 +1,5 @@
 """The settings of all bridges: the mirrors of the history."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from trackside_daemon.bridges.mirrors.target import TARGETS

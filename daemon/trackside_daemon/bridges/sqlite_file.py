@@ -1,22 +1,17 @@
 """Open another tool's SQLite file for reading, with limits, since the file may be hostile."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from trackside_daemon.bridges.foreign_run import ForeignRunError
+from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.linux.foreign_file import foreign_status
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from trackside_daemon.history.files.left_out import LeftOut
 
 MAGIC = b"SQLite format 3\0"
 VALUE_BYTES = 16 * 1024 * 1024

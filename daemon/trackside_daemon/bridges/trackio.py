@@ -1,22 +1,17 @@
 """Read the runs in a database of trackio, which has one for each project."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from trackside_daemon.bridges.foreign_run import MAX_RUNS, ForeignRun
 from trackside_daemon.bridges.sqlite_file import reading, rows
 from trackside_daemon.bridges.wandb.log_run import flattened
+from trackside_daemon.history.files.items import Push
 from trackside_daemon.history.files.json_format import number
 from trackside_daemon.history.files.left_out import DAMAGED_ROW, NO_NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from trackside_daemon.history.files.items import Push
 
 TABLES = {"metrics", "configs"}
 

@@ -3,32 +3,25 @@
 Those of slow runs, and of memory, are compared with the healthy ones.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from trackside.log_once import LogOnce
+from trackside.wire import ProfilePlan
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.kinds.by_name import BY_NAME
-from trackside_daemon.model.capture import AlertLink, ProfileOptions
+from trackside_daemon.model.capture import AlertLink, Capture, KindName, ProfileOptions
 from trackside_daemon.model.capture_limits import CaptureBody
 from trackside_daemon.model.families.training import KNOWN, MEMORY, STEPS
 from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Alert, AlertNote
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from trackside.wire import ProfilePlan
-    from trackside_daemon.model.capture import Capture, KindName
-    from trackside_daemon.model.rank_process import RankProcess
-    from trackside_daemon.model.state import State
+from trackside_daemon.model.state import State
 
 SLOW = ("SlowStep", "ThroughputRegression", "StragglerRank", "GpuUnderutilized", "DataLoaderBottleneck")
 FULL = ("HostMemoryLeak", "GpuMemoryLeak")

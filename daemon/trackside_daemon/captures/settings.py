@@ -1,7 +1,5 @@
 """The settings of captures."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from trackside_daemon.config.section import Section

@@ -1,17 +1,10 @@
 """Time around and between the attempts of a run, steps that are lost or done again, and resumes that do not continue."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
-
-from trackside_daemon.causes.cause import Evidence, Kind, drawn_accounts, of_accounts
+from trackside_daemon.causes.cause import Cause, Evidence, Kind, LostTime, drawn_accounts, of_accounts
 from trackside_daemon.causes.steps import cadence
 from trackside_daemon.model.text import duration, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.causes.cause import Cause, LostTime
 
 USUAL_START = 30.0  # seconds that a start takes without a fault: imports, the first batch, the first compiled step
 USUAL_END = 10.0  # seconds that an end takes without a fault: the last checkpoint, the exit

@@ -1,19 +1,13 @@
 """Readings of a run whose usual levels are those of its baseline, as if the baseline had ended when the run began."""
 
-from __future__ import annotations
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 
-from typing import TYPE_CHECKING
-
+from trackside_daemon.causes.facts import Facts
 from trackside_daemon.causes.readings import BEFORE, RankPlace, Readings, SlowDown
 from trackside_daemon.history.read.resources import Resource, Resources, machine_stream
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.families import gpu, process, training
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trackside_daemon.causes.facts import Facts
 
 POINTS = 300  # most points of a series
 RAMP = 6  # points of the seconds of a phase, of which only the sum is stored

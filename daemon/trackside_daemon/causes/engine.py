@@ -1,26 +1,18 @@
 """All causes, asked about a slow-down against the time before, or about a run against nothing or a baseline."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import sqlite3
+from collections.abc import Sequence
 
 from trackside_daemon.causes import attempts, gpus, long_steps, machine, other_alerts, steps
 from trackside_daemon.causes.baseline_readings import baseline_readings
-from trackside_daemon.causes.cause import LostTime
-from trackside_daemon.causes.readings import LEAST_WAIT
+from trackside_daemon.causes.cause import Cause, LostTime
+from trackside_daemon.causes.facts import Facts
+from trackside_daemon.causes.readings import LEAST_WAIT, Readings, Rise
+from trackside_daemon.causes.verdict import Verdict
+from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.families import gpu, host, process, training
 from trackside_daemon.model.text import percent
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
-
-    from trackside_daemon.causes.cause import Cause
-    from trackside_daemon.causes.facts import Facts
-    from trackside_daemon.causes.readings import Readings, Rise
-    from trackside_daemon.causes.verdict import Verdict
-    from trackside_daemon.history.read.series import LogTails
-    from trackside_daemon.model.time_ledger import Ledger
+from trackside_daemon.model.time_ledger import Ledger
 
 # The special ones draw their seconds of a run first, and those of the accounts have the rest.
 CAUSES = (

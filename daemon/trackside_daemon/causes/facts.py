@@ -1,29 +1,22 @@
 """Read what a diagnosis needs from the history: the times of the ranks, the alerts, captures, and the machine's series."""
 
-from __future__ import annotations
-
+import sqlite3
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from trackside_daemon.history.capture_rows import captures
-from trackside_daemon.history.clock_moves import clock_moves
+from trackside_daemon.history.clock_moves import ClockMove, clock_moves
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.axes import push_times
 from trackside_daemon.history.read.resources import Resource, Resources, machine_stream
-from trackside_daemon.history.read.series import Window
+from trackside_daemon.history.read.series import LogTails, Window
 from trackside_daemon.history.time_accounting import rank_times
+from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.families import cgroup, gpu, process
+from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.stall import ENOUGH_STEPS, USUAL
 from trackside_daemon.model.time_ledger import RankSpan
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Mapping, Sequence
-
-    from trackside_daemon.history.clock_moves import ClockMove
-    from trackside_daemon.history.read.series import LogTails
-    from trackside_daemon.model.capture import Capture
-    from trackside_daemon.model.metric import Metric
 
 POINTS = 300  # most points of a series; a diagnosis reads as many as a chart, whatever the length of the run
 LASTING = 600.0  # seconds of an attempt from which its failure is not one of a new script

@@ -1,24 +1,15 @@
 """Other processes on the ranks' GPUs, errors and narrow links, low clocks, idle GPUs, and steps that wait for the host."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING
 
-from trackside_daemon.causes.cause import Evidence, Kind, drawn_accounts, series_evidence
-from trackside_daemon.causes.readings import Rise, level
+from trackside_daemon.causes.cause import Cause, Evidence, Kind, LostTime, drawn_accounts, series_evidence
+from trackside_daemon.causes.readings import Readings, Rise, level
+from trackside_daemon.history.read.resources import Resource
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.text import byte_size, percent, shown, with_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.causes.cause import Cause, LostTime
-    from trackside_daemon.causes.readings import Readings
-    from trackside_daemon.history.read.resources import Resource
-
 
 ERRORS = {
     gpu_families.ECC_ERRORS: "ECC errors",

@@ -1,25 +1,17 @@
 """Pauses within steps: steps that took much longer than the median one, and the period in which they come."""
 
-from __future__ import annotations
-
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from operator import sub
 from statistics import median
-from typing import TYPE_CHECKING
 
-from trackside_daemon.causes.cause import LEAST_SHARE, Evidence, Kind, drawn_accounts
+from trackside_daemon.causes.cause import LEAST_SHARE, Cause, Evidence, Kind, LostTime, drawn_accounts
 from trackside_daemon.causes.facts import LongSteps
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.read.axes import read_axes
+from trackside_daemon.history.read.axes import Axis, read_axes
+from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.text import counted, duration, number
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterator, Sequence
-
-    from trackside_daemon.causes.cause import Cause, LostTime
-    from trackside_daemon.history.read.axes import Axis
-    from trackside_daemon.history.read.series import LogTails
 
 BLOCKS = 4  # evenly spaced blocks of steps that are read of an attempt
 LONG = 3.0  # medians from which a step is long

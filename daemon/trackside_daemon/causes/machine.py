@@ -1,21 +1,12 @@
 """Causes outside of the training: CPUs, memory and storage that the machine is short of."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
 
-from typing import TYPE_CHECKING
-
-from trackside_daemon.causes.cause import Kind, series_evidence
-from trackside_daemon.causes.readings import LEAST_WAIT, Level, Rise
+from trackside_daemon.causes.cause import Cause, Kind, LostTime, series_evidence
+from trackside_daemon.causes.readings import LEAST_WAIT, Level, Neighbour, Readings, Rise, SeriesLevel
 from trackside_daemon.model.families import cgroup, host, process, training
+from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.text import byte_size, duration, number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.causes.cause import Cause, LostTime
-    from trackside_daemon.causes.readings import Neighbour, Readings, SeriesLevel
-    from trackside_daemon.model.metric import Metric
-
 
 OWN_CPU = (process.CPU, process.WORKERS_CPU, process.CHILDREN_CPU)
 LEAST_CPUS = 0.3  # CPUs that others must use more

@@ -1,21 +1,14 @@
 """Alerts of a run that no other cause has, and a best evaluation that is long ago."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
-
-from trackside_daemon.causes.cause import Cause, Evidence, Kind, alert_evidence
+from trackside_daemon.causes.cause import Cause, Evidence, Kind, LostTime, alert_evidence
 from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.text import duration, number, percent, shown
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.causes.cause import LostTime
 
 WORSE = 3  # evaluations after the best one from which on it is one of the past
 LONG_AGO = 0.3  # share of the run since its best evaluation that is worth a line

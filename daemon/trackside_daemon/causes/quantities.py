@@ -1,18 +1,13 @@
 """The curves of a run's GPUs, processes and host, each quantity once: for statistics, reports and mirrors."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from trackside_daemon.causes.facts import Facts
+from trackside_daemon.history.read.resources import Resource
 from trackside_daemon.model.families import cgroup, gpu, host, process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.causes.facts import Facts
-    from trackside_daemon.history.read.resources import Resource
-    from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.metric import Metric
 
 
 class Quantity(NamedTuple):

@@ -1,21 +1,16 @@
 """Readings of the machine before and during a slow-down: usual levels, those during it, and whom they are about."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from trackside_daemon.history.read.resources import Resource
+from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import percent
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from trackside_daemon.history.read.resources import Resource
-    from trackside_daemon.model.metric import Metric
-
-    Points = Sequence[tuple[float, float]]
+Points = Sequence[tuple[float, float]]
 
 
 BEFORE = 1800.0  # seconds before a slow-down that give the usual level

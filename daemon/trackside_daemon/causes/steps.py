@@ -1,26 +1,19 @@
 """Waits of a step: for data, checkpoints, evaluations, the exchange with other ranks, and the slowest of these."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from functools import partial
 from math import ceil, inf, isfinite, sqrt
 from statistics import median
-from typing import TYPE_CHECKING
 
 from trackside.totals.loader_workers import READY, TRANSFORM, TRANSFORM_CPU, WORKERS
-from trackside_daemon.causes.cause import MEASURED, Evidence, Kind, drawn_accounts, of_accounts
+from trackside_daemon.causes.cause import MEASURED, Cause, Evidence, Kind, LostTime, drawn_accounts, of_accounts
+from trackside_daemon.causes.facts import Facts
+from trackside_daemon.causes.readings import Readings, Rise
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.summary import summary
 from trackside_daemon.model.families import cgroup, host, training
 from trackside_daemon.model.text import counted, duration, number, shown
 from trackside_daemon.model.time_ledger import excess, own_times, slow_from
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.causes.cause import Cause, LostTime
-    from trackside_daemon.causes.facts import Facts
-    from trackside_daemon.causes.readings import Readings, Rise
 
 
 def _longer(cause: str, phase: str, doing: str, readings: Readings) -> Iterator[Rise]:

@@ -1,18 +1,13 @@
 """Suggestions about the size of a job: more or fewer CPUs, memory, workers, and what GPUs have left. None has a number of gain."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.causes.cause import Cause, series_evidence
+from trackside_daemon.causes.facts import Facts
 from trackside_daemon.model.families import cgroup, gpu, host, process
 from trackside_daemon.model.text import byte_size, counted, number, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trackside_daemon.causes.facts import Facts
 
 SPARE = 1.25  # what a job should have, in relation to the most that it used
 HALF = 0.5  # a job that uses less of a resource needs less of it

@@ -1,10 +1,10 @@
 """The verdict on a run that stands still or is broken: one sentence, the same in every command, page, answer and alert."""
 
-from __future__ import annotations
+import sqlite3
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-from trackside_daemon.causes.facts import LAST_TICK, read_times
+from trackside_daemon.causes.facts import LAST_TICK, Facts, read_times
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.history.read.attempts import highest
@@ -12,12 +12,6 @@ from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.records import STALLS
 from trackside_daemon.model.stall import QUIET, standing
 from trackside_daemon.model.text import number, shown
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Mapping
-
-    from trackside_daemon.causes.facts import Facts
 
 Health = Literal["ok", "slow", "broken"]
 

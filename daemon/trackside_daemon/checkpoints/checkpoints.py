@@ -1,34 +1,29 @@
 """The checkpoints of the runs on this machine: found, audited, and published as records."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit.files import fingerprint, is_usable
 from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.directories import Directories, RunsHere, Scans, written_files
+from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.checkpoints.tracked import CheckpointWaits, Tracked, findings, samples
+from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.checkpoint import COMPLETE, GONE, INT64, WRITING, Checkpoint, reported_step, step_of
+from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Event, RunState, SessionOpened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from trackside_daemon.checkpoints.settings import CheckpointSection
-    from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
-    from trackside_daemon.linux.worker_call import CallWorker
-    from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.rank_process import RankProcess
 
 TICK_SECONDS = 1.0
 MAX_CHECKPOINTS_OF_RUN = 256  # most checkpoints of a run that are followed, the newest ones

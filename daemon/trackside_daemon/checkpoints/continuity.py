@@ -5,8 +5,6 @@ losses agree. Else the first steps are compared with those before the checkpoint
 before: the noise of single steps, and how far the means of windows lie apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import log, sqrt

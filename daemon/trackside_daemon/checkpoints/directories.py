@@ -1,24 +1,17 @@
 """Runs with a process on this machine, their directories and open files, and the times of the scans of these."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.checkpoints.file_names import final_name
 from trackside_daemon.checkpoints.audit.files import SUFFIXES
+from trackside_daemon.checkpoints.audit.request import Entry
 from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.model.checkpoint import shape_of
-from trackside_daemon.model.records import ENDED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from trackside_daemon.checkpoints.audit.request import Entry
-    from trackside_daemon.model.records import RunState, SessionOpened
-
+from trackside_daemon.model.records import ENDED, RunState, SessionOpened
 
 MAX_RUNS = 256  # most runs that are followed
 KEPT_SECONDS = 86400.0  # how long an ended run is followed

@@ -1,26 +1,20 @@
 """The checkpoints of a run as JSON: each with the value of a metric, and which has the best one."""
 
-from __future__ import annotations
-
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import isfinite
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.checkpoints.audit.files import fingerprint
 from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import Values
+from trackside_daemon.history.read.reader import RunSeries
 from trackside_daemon.history.read.series import LOSSES
-from trackside_daemon.model.checkpoint import COMPLETE, WRITING, as_json
+from trackside_daemon.model.checkpoint import COMPLETE, WRITING, Checkpoint, as_json
 from trackside_daemon.model.metric import json_number
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trackside_daemon.history.read.reader import RunSeries
-    from trackside_daemon.model.checkpoint import Checkpoint
 
 PRESENT = frozenset((WRITING, "unread", COMPLETE))  # states of those that may be loaded
 LOGS = 64  # most ranks of an attempt whose samples that are not packed yet are searched

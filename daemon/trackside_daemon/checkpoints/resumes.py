@@ -1,37 +1,28 @@
 """Judge each new attempt of a run once it has made enough steps, and report the verdict."""
 
-from __future__ import annotations
-
 import logging
+import sqlite3
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside.roles import usable
-from trackside_daemon.checkpoints.continuity import BEFORE, WINDOW_STEPS, TrainingQuantity, judge
-from trackside_daemon.detectors.key_roles import BY_NAME
+from trackside_daemon.checkpoints.continuity import BEFORE, WINDOW_STEPS, ResumeVerdict, TrainingQuantity, judge
+from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.history.read import reader, series
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import Window
+from trackside_daemon.history.read.reader import RunSeries
+from trackside_daemon.history.read.series import Readable, Window
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import CONTINUITY, ENDED, BatchIngested, Event, RunState, SessionOpened
+from trackside_daemon.model.records import CONTINUITY, ENDED, BatchIngested, Event, Record, RunState, SessionOpened
 from trackside_daemon.model.text import counted, duration, number
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Mapping, Sequence
-
-    from trackside_daemon.checkpoints.continuity import ResumeVerdict
-    from trackside_daemon.detectors.key_roles import KeyRoles
-    from trackside_daemon.history.read.reader import RunSeries
-    from trackside_daemon.history.read.series import Readable
-    from trackside_daemon.model.records import Record
 
 MAX_SAMPLES = 8192  # most samples of a series in a window; a window has some hundred steps
 MAX_KEYS = 4096  # most keys of a rank that are searched

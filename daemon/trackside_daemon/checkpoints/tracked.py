@@ -1,22 +1,16 @@
 """A checkpoint that is followed: the reports of it, when it is stable, and what an audit of it means."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from trackside_daemon.checkpoints.audit.request import CHANGING
+from trackside_daemon.checkpoints.audit.request import CHANGING, Audited, Listing
 from trackside_daemon.model.checkpoint import COMPLETE, DAMAGED, GONE, STATES, WRITING, Checkpoint, shape_of
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trackside_daemon.checkpoints.audit.request import Audited, Listing
 
 ALERT = "CheckpointDamaged"
 

@@ -1,7 +1,5 @@
 """The flag ``--web.credentials-file``, which all commands accept, and the variable that it sets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 

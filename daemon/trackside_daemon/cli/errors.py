@@ -3,8 +3,6 @@
 The errors of a history are imported once something fails, since that takes as long as the start of Python.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn

@@ -3,8 +3,6 @@
 A command's module is imported when the command runs: ``--help`` and ``--version`` need none of them.
 """
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple

@@ -1,7 +1,5 @@
 """Options: how commands declare them, those that several share, and their groups in the help."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Sequence

@@ -1,21 +1,16 @@
 """Output of the commands."""
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from math import isnan
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
 from trackside_daemon.cli.errors import CommandError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from trackside_daemon.documents.elements import Document
+from trackside_daemon.documents.elements import Document
 
 FORMS = ("text", "markdown", "html", "csv", "json")
 SHORT = {"md": "markdown", "htm": "html", "txt": "text"}

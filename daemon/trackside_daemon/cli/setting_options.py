@@ -1,7 +1,5 @@
 """Options that are made from the daemon's settings."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps

@@ -1,12 +1,8 @@
 """The interface of a collector: a protocol, without a base class."""
 
-from __future__ import annotations
+from typing import Protocol, runtime_checkable
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-if TYPE_CHECKING:
-    from trackside_daemon.model.metric import Metric, Sample
-
+from trackside_daemon.model.metric import Metric, Sample
 
 # Message of `NothingToCollect` when the pid of no rank process is visible.
 HIDDEN = (

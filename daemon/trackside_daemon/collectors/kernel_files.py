@@ -1,7 +1,5 @@
 """Read small kernel files whole, without the cost of a text stream, and parse their numbers."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The settings of all collectors: add a line here for a new one that can be switched off."""
 
-from __future__ import annotations
-
 from trackside_daemon.collectors.ray.dashboard import DASHBOARD
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import AbsolutePath, AbsolutePaths, Pattern, setting

@@ -3,27 +3,20 @@
 Each error is one line. It names the setting as the user wrote it, the value, and what to write instead.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.config.names import dotted, sections, setting, setting_paths
 from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pydantic import BaseModel
 
 PREFIX = "TRACKSIDE_"
 # Variables of the client; if they are set for a whole job, the daemon's environment has them too.

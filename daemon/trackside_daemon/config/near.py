@@ -1,7 +1,5 @@
 """Explain in one line a value or a name that a user wrote wrongly, with the way out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any

@@ -1,7 +1,5 @@
 """The base class of the settings sections that each package owns."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict

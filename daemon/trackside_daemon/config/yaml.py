@@ -1,7 +1,5 @@
 """YAML with one-line errors, no duplicate keys, and ``on``, ``off``, ``yes`` and ``no`` as texts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

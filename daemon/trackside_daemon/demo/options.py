@@ -1,7 +1,5 @@
 """Options of the demo, and the check that they can be met."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +10,9 @@ DRIVER = Path("/proc/driver/nvidia/version")
 MIN_GPUS = 2
 MAX_GPUS = 64  # maximum of simulated GPUs, and of ranks, each of which needs one
 
-
-LIBRARIES = ("numpy", "torch")
+NEEDS_NUMPY = (
+    "the training needs numpy: pip install 'trackside[demo]', or numpy alone; trackside demo --ranks 4 does not"
+)
 
 
 class DemoOptionsError(Exception):
@@ -54,7 +53,7 @@ class DemoOptions(NamedTuple):
         return {"collector": {"gpu": {"simulate": count}}} if count else {}
 
     def check(self) -> None:
-        """Check that the trouble exists, that it has enough ranks and GPUs, and that a library can train.
+        """Check that the trouble exists, that it has enough ranks and GPUs, and that numpy is there.
 
         Raises:
             DemoOptionsError: A check failed.
@@ -70,8 +69,5 @@ class DemoOptions(NamedTuple):
             raise DemoOptionsError(
                 f"--gpus {self.gpus}: each of the {self.ranks} ranks needs one; use --gpus {self.ranks}"
             )
-        if not self.ranks and not any(map(find_spec, LIBRARIES)):
-            raise DemoOptionsError(
-                "the training needs numpy or PyTorch: pip install 'trackside[demo]', or numpy alone; "
-                "trackside demo --ranks 4 needs neither"
-            )
+        if not self.ranks and find_spec("numpy") is None:
+            raise DemoOptionsError(NEEDS_NUMPY)

@@ -14,8 +14,6 @@ import signal
 import sys
 import time
 from itertools import chain, count, repeat
-from mmap import mmap
-from pathlib import Path
 from random import Random
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -24,7 +22,7 @@ import trackside
 from trackside.wire import Device, Memory
 from trackside_daemon.demo import training_text
 from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
-from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, learning_rate, positive
+from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, Barrier, learning_rate, positive
 from trackside_daemon.demo.troubles import TROUBLES, TroubleMaker
 from trackside_daemon.linux.signals import end_with_parent
 from trackside_daemon.nvml.simulation.simulate import uuid
@@ -128,7 +126,6 @@ BUSY = 0.95  # fraction of a phase's time on the host; the rest is kernel launch
 STATE_BYTES = 18  # bytes per parameter in mixed precision: the parameter, its gradient and Adam's moments
 ACTIVATION_BYTES = 2**21  # bytes per token
 RESERVED = 1.15  # memory that PyTorch reserves, divided by the peak of allocated memory
-POLL_SECONDS = 0.005
 DESCRIPTION = "Simulate the timing of a training's steps, and push each step to trackside."
 TOTAL_STEPS = 100_000  # total that a demo without end announces: about three hours
 EPOCH_STEPS = 50
@@ -264,35 +261,6 @@ def parser() -> argparse.ArgumentParser:
         "--meet", required=True, metavar="FILE", help="file through which the ranks wait for each other"
     )
     return parser
-
-
-class Barrier:
-    """A mapped file in which each rank counts its arrivals, and sees those of the others.
-
-    A rank that has died never arrives, and the others wait for it, as in a collective of NCCL.
-
-    Args:
-        file: Path that all ranks share; the first rank makes the file.
-        rank: This rank.
-        ranks: Number of ranks.
-    """
-
-    def __init__(self, file: str, rank: int, ranks: int) -> None:
-        with Path(file).open("a+b") as stream:
-            stream.truncate(8 * ranks)  # keeps the counts of the ranks that came first
-            self._counts = memoryview(mmap(stream.fileno(), 8 * ranks)).cast("q")
-        self._rank = rank
-        self._count = 0
-
-    def wait(self, stop: StopRequest) -> bool:
-        """Wait until all ranks have arrived as often as this one; return False if stopped before."""
-        self._count += 1
-        self._counts[self._rank] = self._count
-        while min(self._counts) < self._count:
-            if stop.is_set():
-                return False
-            time.sleep(POLL_SECONDS)
-        return True
 
 
 class SimulatedRankGpu:

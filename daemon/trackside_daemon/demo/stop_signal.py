@@ -1,7 +1,5 @@
 """Request to stop the demo or one of its ranks, from SIGINT or SIGTERM, so that a step is never cut short."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import suppress
 from queue import Empty, SimpleQueue

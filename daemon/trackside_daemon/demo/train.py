@@ -3,21 +3,22 @@
 It learns to write Python's help pages, character by character, for ``--steps`` steps or until it is interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+import time
 from itertools import count
+from mmap import mmap
+from pathlib import Path
 from random import Random
-from typing import NamedTuple, Protocol
 
 import trackside
-from trackside_daemon.demo import model_numpy, model_torch, training_text
+from trackside_daemon.demo import training_text
+from trackside_daemon.demo.model_numpy import NumpyModel
+from trackside_daemon.demo.options import NEEDS_NUMPY
 from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
-from trackside_daemon.demo.troubles import TROUBLES, LossReduction, TroubleMaker
+from trackside_daemon.demo.troubles import TROUBLES, TroubleMaker
 
 DESCRIPTION = "Learn to write Python's help pages, character by character, and push each step to trackside."
 
@@ -26,45 +27,36 @@ PEAK_LEARNING_RATE = 3e-3
 CYCLE_STEPS = 2000
 EVAL_STEPS = 100
 EVAL_WINDOWS = 128
+POLL_SECONDS = 0.005
 
 
-class Model(Protocol):
-    """Interface of both backends.
+class Barrier:
+    """A mapped file in which each rank counts its arrivals, and sees those of the others.
 
-    Attributes:
-        context: Characters that a prediction uses; a window has one more, the last one to predict.
-        batch: Windows per step.
-        tokens: Predictions per step.
-        size: Number of parameters.
+    A rank that has died never arrives, and the others wait for it, as in a collective of NCCL.
+
+    Args:
+        file: Path that all ranks share; the first rank makes the file.
+        rank: This rank.
+        ranks: Number of ranks.
     """
 
-    context: int
-    batch: int
-    tokens: int
-    size: int
+    def __init__(self, file: str, rank: int, ranks: int) -> None:
+        with Path(file).open("a+b") as stream:
+            stream.truncate(8 * ranks)  # keeps the counts of the ranks that came first
+            self._counts = memoryview(mmap(stream.fileno(), 8 * ranks)).cast("q")
+        self._rank = rank
+        self._count = 0
 
-    def step(self, windows: Sequence[bytes], learning_rate: float) -> tuple[float, float]:
-        """Learn from a batch; return its loss in nats per character, and the gradient norm before clipping."""
-        ...
-
-    def loss(self, windows: Sequence[bytes]) -> float:
-        """Return the cross-entropy in nats per character, without learning."""
-        ...
-
-
-MODELS: dict[str, Callable[[int, int], Model]] = {"torch": model_torch.TorchModel, "numpy": model_numpy.NumpyModel}
-MISSING = {
-    "auto": "the training needs numpy or PyTorch: pip install 'trackside[demo]'",
-    "numpy": "numpy cannot be imported: pip install 'trackside[demo]'",
-    "torch": "PyTorch cannot be imported: pip install 'trackside[torch]'",
-}
-
-
-class Backend(NamedTuple):
-    """A model and the name of its library."""
-
-    name: str
-    model: Model
+    def wait(self, stop: StopRequest) -> bool:
+        """Wait until all ranks have arrived as often as this one; return False if stopped before."""
+        self._count += 1
+        self._counts[self._rank] = self._count
+        while min(self._counts) < self._count:
+            if stop.is_set():
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,30 +65,31 @@ def main(arguments: list[str] | None = None) -> int:
     stop = stop_on_signals()
     limit_threads()
     corpus = training_text.load()
-    backend = load_backend(options.backend, vocabulary=len(corpus.vocabulary))
-    if backend is None:
-        sys.stderr.write(f"trackside demo: {MISSING[options.backend]}\n")
+    try:
+        model = NumpyModel(len(corpus.vocabulary), SEED)
+    except ImportError:
+        sys.stderr.write(f"trackside demo: {NEEDS_NUMPY}\n")
         return 2
-    trackside.init("demo", total_steps=options.steps, config=config(backend))
-    reduction = LossReduction(backend.name, options.meet)
-    trouble = TroubleMaker(options.trouble, backend.model, len(corpus.vocabulary), Random(SEED))  # noqa: S311 - batches, not secrets
-    train(backend.model, corpus, trouble, reduction, steps=options.steps, stop=stop, verbose=options.verbose)
-    reduction.close()
+    trackside.init("demo", total_steps=options.steps, config=config(model))
+    trouble = TroubleMaker(options.trouble, model, len(corpus.vocabulary), Random(SEED))  # noqa: S311 - batches, not secrets
+    ranks = int(os.environ.get("WORLD_SIZE") or 1)
+    barrier = Barrier(options.meet, int(os.environ["RANK"]), ranks) if ranks > 1 else None
+    train(model, corpus, trouble, barrier, steps=options.steps, stop=stop, verbose=options.verbose)
     trackside.finish(status="stopped" if stop.is_set() else "finished")
     return 0
 
 
 def train(
-    model: Model,
+    model: NumpyModel,
     corpus: training_text.Text,
     trouble: TroubleMaker,
-    reduction: LossReduction,
+    barrier: Barrier | None,
     *,
     steps: int | None,
     stop: StopRequest,
     verbose: bool,
 ) -> None:
-    """Train until *steps* are done or *stop* is set."""
+    """Train in step with the other ranks, until *steps* are done or *stop* is set."""
     random = Random(SEED)  # noqa: S311 - batches, not secrets
     length = model.context + 1
     held_out = training_text.windows(corpus.validation, count=EVAL_WINDOWS, length=length, random=random)
@@ -110,12 +103,10 @@ def train(
         with trackside.phase("forward"):
             loss, grad_norm = model.step(batch, rate)
             trouble.extra_work(batch)
-        try:
-            loss = reduction.mean(loss)
-        except RuntimeError:
-            if stop.is_set():
-                break  # the other ranks have stopped too
-            raise
+        if barrier is not None:
+            with trackside.phase("sync"):
+                if not barrier.wait(stop):
+                    break
         values = {"loss": loss, "grad_norm": grad_norm, "learning_rate": rate, "tokens": model.tokens}
         trackside.push(values | trouble.extra_values(), step=step)
         if step % EVAL_STEPS == 0:
@@ -134,23 +125,13 @@ def learning_rate(step: int, *, cycle: int) -> float:
     return PEAK_LEARNING_RATE * min(warmup, cosine)
 
 
-def load_backend(name: str, *, vocabulary: int) -> Backend | None:
-    """Return the backend, or for ``auto`` the first one whose library can be imported; None if there is none."""
-    for candidate in MODELS if name == "auto" else (name,):
-        try:
-            return Backend(candidate, MODELS[candidate](vocabulary, SEED))
-        except (ImportError, OSError):  # OSError: a shared library of PyTorch is missing
-            continue
-    return None
-
-
-def config(backend: Backend) -> dict[str, object]:
+def config(model: NumpyModel) -> dict[str, object]:
     """Return the run's configuration."""
     return {
-        "backend": backend.name,
-        "parameters": backend.model.size,
-        "context": backend.model.context,
-        "batch": backend.model.batch,
+        "backend": "numpy",
+        "parameters": model.size,
+        "context": model.context,
+        "batch": model.batch,
         "peak_learning_rate": PEAK_LEARNING_RATE,
         "seed": SEED,
     }
@@ -166,7 +147,6 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m trackside_daemon.demo.train", description=DESCRIPTION)
     parser.add_argument("--steps", type=positive, metavar="N", help="steps to train (default: until interrupted)")
-    parser.add_argument("--backend", choices=("auto", *MODELS), default="auto", help="default: torch, else numpy")
     parser.add_argument("--trouble", choices=("", *TROUBLES), default="", help="trouble that SIGUSR1 starts")
     parser.add_argument("--meet", default="", metavar="FILE", help="file through which the ranks find each other")
     parser.add_argument("--verbose", action="store_true", help="print the losses after each evaluation")

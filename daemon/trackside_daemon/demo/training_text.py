@@ -1,12 +1,8 @@
 """Training text: the help pages that come with every Python, so nothing is downloaded."""
 
-from __future__ import annotations
-
 from pydoc_data.topics import topics
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from random import Random
+from random import Random
+from typing import NamedTuple
 
 VALIDATION_RATIO = 0.1
 

@@ -3,22 +3,16 @@
 The supervisor sends SIGUSR1 to the rank that is to go wrong, and so has the exact time.
 """
 
-from __future__ import annotations
-
-import os
 import resource
 import signal
+from collections.abc import Mapping
 from ctypes import string_at
 from pathlib import Path
+from random import Random
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import trackside
 from trackside_daemon.model.text import byte_size
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from random import Random
 
 # A learning rate of 3e-3 without its minus: weights grow by hundreds per step until they overflow.
 BAD_LEARNING_RATE = 3e3
@@ -151,48 +145,3 @@ def crash() -> None:
     """Die of SIGSEGV, without a core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     string_at(0)
-
-
-class LossReduction:
-    """Collective after each step, over PyTorch's gloo: the mean of the ranks' losses.
-
-    Without PyTorch, or with one rank, there is no collective.
-
-    Args:
-        backend: Backend of the model.
-        store: Path that all ranks share, of a file that does not exist yet.
-    """
-
-    def __init__(self, backend: str, store: str) -> None:
-        self._ranks = int(os.environ.get("WORLD_SIZE") or 1)
-        self._is_distributed = self._ranks > 1 and backend == "torch"
-        if self._is_distributed:
-            from torch import distributed
-
-            # By default, gloo looks up the address of the host's name, which not every machine has.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            rank = int(os.environ["RANK"])
-            distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=self._ranks)
-
-    def mean(self, loss: float) -> float:
-        """Return the mean over all ranks; wait for all of them.
-
-        Raises:
-            RuntimeError: Another rank has ended.
-        """
-        if not self._is_distributed:
-            return loss
-        import torch
-        from torch import distributed
-
-        total = torch.tensor([loss])
-        with trackside.phase("sync"):
-            distributed.all_reduce(total)
-        return float(total) / self._ranks
-
-    def close(self) -> None:
-        """End the process group."""
-        if self._is_distributed:
-            from torch import distributed
-
-            distributed.destroy_process_group()

@@ -1,32 +1,25 @@
 """The accounts of a run's time by the inputs that the history has, and the run with its goodput, the share of useful compute."""
 
-from __future__ import annotations
-
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.causes.cause import LISTED_SHARE
-from trackside_daemon.causes.facts import read_times
+from trackside_daemon.causes.facts import Facts, read_times
 from trackside_daemon.causes.long_steps import read_long_steps
 from trackside_daemon.causes.verdict import DIVERGED, verdict
 from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.resources import Resource
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.history.read.summary import SUMMARIES
 from trackside_daemon.model.families import gpu, process
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Account
-from trackside_daemon.model.time_ledger import Slowed, ledger
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from trackside_daemon.causes.facts import Facts
-    from trackside_daemon.history.read.resources import Resource
-    from trackside_daemon.model.state import State
-    from trackside_daemon.model.time_ledger import Ledger, RankSpan
+from trackside_daemon.model.state import State
+from trackside_daemon.model.time_ledger import Ledger, RankSpan, Slowed, ledger
 
 
 def read_run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset: int = 0) -> dict[str, Any]:

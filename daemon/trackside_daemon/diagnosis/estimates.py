@@ -6,17 +6,13 @@ the correlation reduces their effective number, n (1 - r) / (1 + r) for a correl
 1946).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import fsum, inf, isfinite, nan, sqrt
 from statistics import fmean, median, variance
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.distributions import t_quantile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 BATCHES = 32  # most batches: enough for an interval, and few enough that each is longer than most correlations
 LEAST_BATCHES = 4  # fewer do not show their noise

@@ -1,30 +1,22 @@
 """Read how fast a run was over time: its steps, tokens, phases, and the own time and wait of each rank."""
 
-from __future__ import annotations
-
+import sqlite3
 import time
 from bisect import bisect_right, insort
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.axes import read_axes
-from trackside_daemon.history.read.resources import Resources, machine_stream
-from trackside_daemon.history.read.series import Window
+from trackside_daemon.history.read.axes import Axis, read_axes
+from trackside_daemon.history.read.resources import Resource, Resources, machine_stream
+from trackside_daemon.history.read.series import LogTails, Window
 from trackside_daemon.history.time_accounting import rank_times
 from trackside_daemon.history.training_counters import FAMILIES, MOST_RANKS
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import Account
 from trackside_daemon.model.time_ledger import RankSpan, own_times, waits
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Mapping, Sequence
-
-    from trackside_daemon.history.read.axes import Axis
-    from trackside_daemon.history.read.resources import Resource
-    from trackside_daemon.history.read.series import LogTails
 
 EVER = Window("time")
 POINTS = 120  # parts of the time

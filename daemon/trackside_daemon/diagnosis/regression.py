@@ -4,37 +4,30 @@ Once a minute a thread compares the duration of a step over the whole run with t
 that a slow disk does not delay the pipeline.
 """
 
-from __future__ import annotations
-
 import logging
+import sqlite3
 import threading
 import time
 from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside_daemon.alerts.rules.evaluation import TICK
-from trackside_daemon.diagnosis.comparison import Effect, compared, find_baseline
+from trackside_daemon.diagnosis.comparison import Baseline, Effect, compared, find_baseline
 from trackside_daemon.diagnosis.measures import read_measures
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import LogTails
+from trackside_daemon.history.read.series import LogTails, Readable
 from trackside_daemon.model.families.training import STEPS
-from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.finding import Finding, Severity
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.text import duration
 from trackside_daemon.model.troubles import TROUBLES
 
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+Curves = dict[tuple[str, str], tuple[list[float], list[float]]]
 
-    from trackside_daemon.diagnosis.comparison import Baseline
-    from trackside_daemon.history.read.series import Readable
-    from trackside_daemon.model.finding import Severity
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.records import Alert
-
-    Curves = dict[tuple[str, str], tuple[list[float], list[float]]]
 
 ALERT = "PerformanceRegression"
 POINTS = 1000  # most samples of a key of a baseline

@@ -1,18 +1,14 @@
 """The settings of costs and reports."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import Texts, bound, setting
 from trackside_daemon.model.text import matches_wildcards
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def _parse(entry: str) -> tuple[str, float]:

@@ -3,8 +3,6 @@
 The daemon limits its memory. It limits its time, and uses processors and disks only when nothing else does.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from pathlib import Path

@@ -1,17 +1,14 @@
 """The results of `trackside benchmark`: their tables and remarks."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from trackside.benchmark.results import failure, sentence
 from trackside_daemon.documents.elements import Document, Table, listing
 from trackside_daemon.model.text import byte_size, number
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+Contents = Mapping[str, Any]
 
-    Contents = Mapping[str, Any]
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 TIMES = {"latency_seconds": "", "ttft_seconds": "TTFT ", "tpot_seconds": "TPOT "}

@@ -1,23 +1,18 @@
 """A comparison of groups of runs: their configurations, results, speed and metrics, with a column for each group."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.documents.diagnosis import change
 from trackside_daemon.documents.elements import Document, Table
-from trackside_daemon.documents.groups import is_nonfinite
+from trackside_daemon.documents.groups import Comparison, Run, RunGroup, Statistics, is_nonfinite
 from trackside_daemon.documents.run import metrics
 from trackside_daemon.model.configuration import config, result, setting
 from trackside_daemon.model.text import cut, duration, measured, number
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+Row = Sequence[str]
 
-    from trackside_daemon.documents.groups import Comparison, Run, RunGroup, Statistics
-
-    Row = Sequence[str]
 
 COMMAND = 60  # most letters of a command in a cell
 VALUES = 3  # most different values of a group in one cell

@@ -1,14 +1,7 @@
 """Write a document as CSV: each table with its title, and an empty line between them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from trackside_daemon.documents.elements import texts
+from trackside_daemon.documents.elements import Document, Table, texts
 from trackside_daemon.model.text import csv_line
-
-if TYPE_CHECKING:
-    from trackside_daemon.documents.elements import Document, Table
 
 
 def write(document: Document) -> str:

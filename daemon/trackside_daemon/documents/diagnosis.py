@@ -1,19 +1,13 @@
 """Diagnoses of runs: in at most 25 lines for a terminal, and in tables that have all of it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
 from trackside_daemon.documents import run
-from trackside_daemon.documents.elements import Bar, Document, Lines, Table, columns, listing
+from trackside_daemon.documents.elements import Bar, Cell, Document, Lines, Table, columns, listing
 from trackside_daemon.model.text import duration, measured, percent, shown
 from trackside_daemon.model.time_ledger import ACCOUNTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from trackside_daemon.documents.elements import Cell
 
 LINES = 25  # most lines
 RESUMES = 2  # most verdicts on resumes, the newest

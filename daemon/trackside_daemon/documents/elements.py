@@ -1,7 +1,5 @@
 """The elements of documents. Functions of contents make them; each writer writes all of them, or leaves out what it cannot draw."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 

@@ -13,27 +13,22 @@ import re
 import resource
 import time
 from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from errno import ENOSPC
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from trackside_daemon.bridges.mirrors.unsent import streams, unsent
+from trackside_daemon.bridges.mirrors.unsent import RankStream, streams, unsent
 from trackside_daemon.documents import plots, report, run
 from trackside_daemon.documents.html import write as written
 from trackside_daemon.history.files.export import plain
 from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.history.files.selection import packed_count
-from trackside_daemon.history.read.series import LogTail, Window, cut, find
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.bridges.mirrors.unsent import RankStream
-    from trackside_daemon.history.read.series import Readable
+from trackside_daemon.history.read.series import LogTail, Readable, Window, cut, find
 
 ROWS = 100_000  # most lines of metrics.jsonl, the newest steps
 VALUES = 10_000_000  # most values of these lines, if each has every key: some 10 seconds of a processor

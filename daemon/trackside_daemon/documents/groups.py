@@ -1,20 +1,16 @@
 """Groups of runs, their values, and how these differ from a baseline."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, isfinite, nan, sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.diagnosis.comparison import Effect, compared
 from trackside_daemon.diagnosis.estimates import Estimate, pooled
 from trackside_daemon.documents.run import metrics
 from trackside_daemon.model.configuration import config, setting
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+Compare = Callable[[Sequence[str], Sequence[str], Sequence[str]], Mapping[str, Any]]
 
-    Compare = Callable[[Sequence[str], Sequence[str], Sequence[str]], Mapping[str, Any]]
 
 Run = Mapping[str, Any]
 

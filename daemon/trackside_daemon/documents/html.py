@@ -1,23 +1,27 @@
 """Write a document as one HTML file that loads nothing and runs no script but its own; what runs wrote is escaped."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trackside_daemon
-from trackside_daemon.documents.elements import Bar, Code, Curves, MediaSeries, Table, bounded, bounded_lines
+from trackside_daemon.documents.elements import (
+    Bar,
+    Cell,
+    Code,
+    Curves,
+    Document,
+    MediaSeries,
+    Table,
+    bounded,
+    bounded_lines,
+)
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from trackside_daemon.documents.elements import Cell, Document
 
 _FOLDER = Path(__file__).parent
 _STATIC = Path(trackside_daemon.__file__).parent / "web" / "static"

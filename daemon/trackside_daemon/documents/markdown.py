@@ -1,16 +1,9 @@
 """Write a document as Markdown; what runs wrote is escaped."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator
 
-from typing import TYPE_CHECKING
-
-from trackside_daemon.documents.elements import Code, bounded, bounded_lines, texts
+from trackside_daemon.documents.elements import Cell, Code, Document, Table, bounded, bounded_lines, texts
 from trackside_daemon.model.text import escaped, markdown_rows, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from trackside_daemon.documents.elements import Cell, Document, Table
 
 
 def write(document: Document) -> str:

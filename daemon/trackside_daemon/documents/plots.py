@@ -1,7 +1,5 @@
 """Draw a chart of a report as an SVG file, and as a PNG file with matplotlib, which has its own fonts, so that it draws text on machines without any."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,23 +1,18 @@
 """A report about runs: what is known of each, where its time went, its curves, and how they differ."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.documents import diagnosis, run
 from trackside_daemon.documents.diagnosis import labelled
-from trackside_daemon.documents.elements import CELL, Bar, Curves, Document, Lines, MediaSeries, Table, columns
+from trackside_daemon.documents.elements import CELL, Bar, Cell, Curves, Document, Lines, MediaSeries, Table, columns
 from trackside_daemon.history.read import layers
 from trackside_daemon.model.configuration import changes, config, setting
 from trackside_daemon.model.text import cut, duration, number, shown
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+Contents = Mapping[str, Any]
 
-    from trackside_daemon.documents.elements import Cell
-
-    Contents = Mapping[str, Any]
 
 COLUMNS = ("axis", "last", "low", "high", "nonfinite", "ends")
 

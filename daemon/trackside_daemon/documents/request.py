@@ -1,7 +1,5 @@
 """The request of the daemon to the process that writes a report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,22 +1,16 @@
 """A run: its facts, values, attempts, alerts and events."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.wire import EXCEPTION
-from trackside_daemon.documents.elements import Code, Document, Table, facts, listing
+from trackside_daemon.documents.elements import Cell, Code, Document, Table, facts, listing
 from trackside_daemon.model.configuration import config, flat, result, setting
 from trackside_daemon.model.records import CONTINUITY, MODEL
 from trackside_daemon.model.text import byte_size, duration, moment, number, percent
 from trackside_daemon.model.time_ledger import ACCOUNTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from trackside_daemon.documents.elements import Cell
 
 LOWER_IS_BETTER = frozenset(
     ("loss", "losses", "error", "errors", "err", "perplexity", "ppl", "nll", "mae", "mse", "rmse", "wer", "cer", "fid")

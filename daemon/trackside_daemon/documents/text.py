@@ -1,21 +1,14 @@
 """Write a document as text: aligned, without colour and control characters, and as wide as the terminal."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from trackside_daemon.documents.elements import Code, side_by_side, texts
+from trackside_daemon.documents.elements import Code, Document, Table, side_by_side, texts
 from trackside_daemon.model.text import GAP, aligned, cells, column_widths, cut, head, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.documents.elements import Document, Table
 
 MIN_COLUMN_CELLS = 6  # minimum width of a column
 CELL = 80  # maximum width of a column, also where no terminal limits it: a long key would widen every line

@@ -6,15 +6,13 @@ readers of durations can move the times of the steps before, too.
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from trackside_daemon.history.read.series import LogTail
 from trackside_daemon.history.sanitize import to_json
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Sequence
 
 KIND = "clock_set"  # kind of the event; a training may have such events too, which have a rank
 

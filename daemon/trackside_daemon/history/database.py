@@ -4,8 +4,6 @@ The file is longer than others, since all states of the one file are here: open,
 does not take it, damaged and set aside.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -14,9 +12,10 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from math import inf
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote
 
 from trackside.os_errors import os_error_text
@@ -35,16 +34,11 @@ from trackside_daemon.history.directory import (
 from trackside_daemon.history.salvage import set_aside
 from trackside_daemon.history.salvage.pages import PAGE_BYTES, read_wal
 from trackside_daemon.history.salvage.salvage import MODULE, Salvaged, SalvageRequest, salvage
+from trackside_daemon.linux.file_lock import FileLock
 from trackside_daemon.linux.process_limits import WORKER_BYTES, worker_bytes
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.text import byte_size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.linux.file_lock import FileLock
 
 FILE = "history.db"
 

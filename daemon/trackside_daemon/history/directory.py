@@ -1,7 +1,5 @@
 """Find and lock the directory of the history, and recognize network file systems."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import add, floordiv
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from trackside.wire import Block, WireError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from trackside_daemon.model.columns import Columns
+from trackside_daemon.model.columns import Columns
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Block]).decode

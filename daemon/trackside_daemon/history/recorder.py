@@ -1,38 +1,38 @@
 """The history as the rest of the daemon uses it: accepts batches, and answers for sessions, runs and alerts."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Container, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
+from trackside.wire import Identity
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.capture_rows import captures
-from trackside_daemon.history.checkpoint_rows import recent_checkpoints
+from trackside_daemon.history.checkpoint_rows import StoredCheckpoint, recent_checkpoints
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import UnreadableError, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.read import alert_reader, attempts
-from trackside_daemon.history.read.attempts import stored_session
+from trackside_daemon.history.read.attempts import StoredSession, stored_session
+from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.history.series_name import series_name
-from trackside_daemon.model.records import ENDED, MachineSample, RunState, SessionOpened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Mapping
-    from pathlib import Path
-
-    from trackside.wire import Identity
-    from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
-    from trackside_daemon.history.read.attempts import StoredSession
-    from trackside_daemon.history.record.trimming import Bounds
-    from trackside_daemon.model.capture import Capture
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.records import Alert, EarlierAttempts, Silence
+from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import (
+    ENDED,
+    Alert,
+    EarlierAttempts,
+    MachineSample,
+    RunState,
+    SessionOpened,
+    Silence,
+)
 
 MAX_LAST_ATTEMPTS = 10_000  # runs whose last attempt is cached
 

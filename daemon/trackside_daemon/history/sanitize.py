@@ -1,18 +1,14 @@
 """Clean records before they are stored: no secrets, and only text that can be encoded."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from trackside.redact import redact, redact_command, redact_text
+from trackside.wire import Hello, ProcessInfo
 from trackside_daemon.model.records import Alert, AlertNote, Event, Record, RunState, SessionOpened, Silence
-
-if TYPE_CHECKING:
-    from trackside.wire import Hello, ProcessInfo
 
 
 def clean(record: Record) -> Record:

@@ -17,8 +17,6 @@ A block's id is its series' id times 2^24 plus its number, so the table is sorte
 row's id is its stream's id times 2^32 plus its number. Times are Unix seconds in REAL columns and microseconds in blocks.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Sequence

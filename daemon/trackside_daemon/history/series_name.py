@@ -1,14 +1,9 @@
 """The name of a machine's series in the history, and its labels."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.metric import Metric
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")

@@ -1,22 +1,16 @@
 """The time of a run's ranks: where it was spent, what was lost, and how efficiently the GPUs worked."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
 from trackside.totals.phases import PAUSES
 from trackside_daemon.history.read.attempts import highest, last_time
-from trackside_daemon.model.records import Account, EarlierAttempts
+from trackside_daemon.model.records import Account, AccountUpdated, BatchIngested, EarlierAttempts
 from trackside_daemon.model.time_ledger import lost_in
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Mapping
-
-    from trackside_daemon.model.records import AccountUpdated, BatchIngested
 
 _encode = msgspec.json.Encoder().encode
 

@@ -1,17 +1,11 @@
 """Record the counters of live trainings beside the machine's series, so that their rates can be drawn over time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import ENDED, MachineSample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.model.state import State
+from trackside_daemon.model.state import State
 
 FAMILIES = (f.STEPS, f.TOKENS, f.SAMPLES, f.PHASE_SECONDS, f.MODEL_FLOPS)
 INTERVAL = 5.0  # seconds between records

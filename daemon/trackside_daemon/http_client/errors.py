@@ -1,7 +1,5 @@
 """Errors of requests and of the settings that they need; their texts are one line without secrets."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 Retry = Literal["soon", "later", "never"]

@@ -3,20 +3,19 @@
 Logs and errors show only scheme, host and port of an address, because the rest may be secret.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from errno import EAGAIN
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
 from urllib.request import (
@@ -31,12 +30,7 @@ from urllib.request import (
 )
 
 from trackside.os_errors import os_error_text
-from trackside_daemon.http_client.errors import SendError, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trackside_daemon.http_client.errors import Retry
+from trackside_daemon.http_client.errors import Retry, SendError, SettingError
 
 LONGEST_SECRET = 64 * 1024
 _BAD_MESSAGE = frozenset({400, 411, 413, 414, 415, 422, 431})

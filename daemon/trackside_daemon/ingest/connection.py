@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside.environment.identity import stat
+from trackside.wire import Identity
 from trackside_daemon.linux.pid_namespaces import own_pid
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trackside.wire import Identity
 
 
 class Peer:

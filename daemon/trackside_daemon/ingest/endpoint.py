@@ -1,7 +1,5 @@
 """The endpoints of the push socket: their paths, their locks against other daemons, and the group that may push."""
 
-from __future__ import annotations
-
 import grp
 import os
 import re

@@ -7,8 +7,6 @@
     clients/NAME.key        the key of that client, until you move it to its machine
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

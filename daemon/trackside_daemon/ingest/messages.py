@@ -1,11 +1,10 @@
 """The messages of clients: their bodies, decoded and checked; how many there are; and what each owner may send."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -14,23 +13,28 @@ from trackside.environment.config import CONFIG_BYTES
 from trackside.limits import BATCH_MESSAGES, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.redact import redact, redact_text
-from trackside.wire import REASONS, TrainingEvent, WireError, decode_body, is_commit
-from trackside_daemon.model.columns import decode
+from trackside.wire import (
+    REASONS,
+    Hello,
+    Identity,
+    Pushes,
+    TrainingAlert,
+    TrainingEvent,
+    WireError,
+    decode_body,
+    is_commit,
+)
+from trackside_daemon.model.columns import Columns, decode
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import USER_ALERT, Event
+from trackside_daemon.model.session import SessionRef
 from trackside_daemon.model.text import byte_size, cut_bytes
 from trackside_daemon.training.admission import OwnerRate, redacted
 from trackside_daemon.training.totals import bounded
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+Family = tuple[tuple[int, int], ...]
 
-    from trackside.wire import Hello, Identity, Pushes, TrainingAlert
-    from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.session import SessionRef
-
-    Family = tuple[tuple[int, int], ...]
 
 ANSWERS = {
     "stacks": "stacks?",

@@ -1,24 +1,18 @@
 """Follows the processes at the other ends of the connections, and determines how each of them ends."""
 
-from __future__ import annotations
-
 import resource
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.environment.identity import boot_id
-from trackside_daemon.ingest.connection import is_process
-from trackside_daemon.linux.oom import OomKills
+from trackside.wire import Identity
+from trackside_daemon.ingest.connection import Connection, Peer, is_process
+from trackside_daemon.linux.oom import OomKills, OomWatch
 from trackside_daemon.linux.process_exit import PidfdPoller, exit_code
 from trackside_daemon.model.session import Process
 from trackside_daemon.training.end_state import Exit
-
-if TYPE_CHECKING:
-    from trackside.wire import Identity
-    from trackside_daemon.ingest.connection import Connection, Peer
-    from trackside_daemon.linux.oom import OomWatch
-    from trackside_daemon.training.moment import Moment
+from trackside_daemon.training.moment import Moment
 
 RETRY_SECONDS = 0.05  # how often the exit status is read of a process that has ended and is not yet reaped
 PATIENCE_SECONDS = 1.5  # the end of a process that has not been reaped by then is unknown

@@ -1,7 +1,5 @@
 """The push socket: binds and locks the endpoints at which clients connect, which the worker serves with ZeroMQ."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The settings of the sockets that accept pushes."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BeforeValidator

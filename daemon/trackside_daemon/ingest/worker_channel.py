@@ -1,21 +1,18 @@
 """Records between the daemon and its ingest worker, over a Unix socket pair."""
 
-from __future__ import annotations
-
 import array
 import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+Piece = bytes | memoryview
 
-    Piece = bytes | memoryview
 
 _HEAD = struct.Struct("=BBB")  # kind, number of descriptors, number of parts; the length of each part follows as u32
 _READ_BYTES = 1 << 18

@@ -1,7 +1,5 @@
 """Read the state and offset of the kernel's clock, from adjtimex(2)."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from ctypes import c_int, c_long

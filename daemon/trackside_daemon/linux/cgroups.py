@@ -4,8 +4,6 @@ The paths in /proc/PID/cgroup and the roots in /proc/self/mountinfo are both rel
 Paths outside of it begin with one ``/..`` per step up from the namespace's root (cgroup_namespaces(7)).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from glob import escape

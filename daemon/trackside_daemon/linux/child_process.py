@@ -3,22 +3,17 @@
 One of our own modules never imports from the working directory.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess  # noqa: TID251  this file starts the user's and the demo's processes
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
-from typing import TYPE_CHECKING
+from typing import IO
 
 from trackside_daemon.linux.signals import end_with_parent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-    from typing import IO
 
 
 class ChildProcess:

@@ -1,7 +1,5 @@
 """A lock on a file that one process holds at a time."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,17 +1,12 @@
 """Open files that somebody else may write or replace at any moment: only what has been checked is opened."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from io import BufferedReader
-    from pathlib import Path
+from io import BufferedReader
+from pathlib import Path
 
 # To open a FIFO or a device is an act, and can block; a descriptor of O_PATH only stands for it (open(2)).
 _PLACE = getattr(os, "O_PATH", os.O_NONBLOCK) | os.O_CLOEXEC

@@ -1,7 +1,5 @@
 """Parse /proc/PID/mountinfo, the kernel's table of mounts (proc_pid_mountinfo(5))."""
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import suppress

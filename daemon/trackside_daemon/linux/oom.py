@@ -4,20 +4,14 @@ A container's cgroup disappears with it, and the root of v2 has no counter. The 
 ``/proc/vmstat``, which counts for the whole machine.
 """
 
-from __future__ import annotations
-
 import os
 import re
+from collections.abc import Iterable
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from trackside_daemon.linux.cgroups import Cgroups
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trackside_daemon.linux.cgroups import Cgroup
+from trackside_daemon.linux.cgroups import Cgroup, Cgroups
 
 # Tearing down a driver and much memory can last this long.
 TEARDOWN_SECONDS = 30.0  # longest time from an OOM kill to the end of the process

@@ -1,7 +1,5 @@
 """The id of a process in its own pid namespace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

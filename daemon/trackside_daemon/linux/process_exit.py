@@ -1,7 +1,5 @@
 """Read how a process ended that is not a child of this one, from its pidfd or its zombie."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select

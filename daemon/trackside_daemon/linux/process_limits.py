@@ -1,7 +1,5 @@
 """Limits of processes: those of a worker for work that may take long, and the open files of the daemon."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Read a user's disk quota by quotactl_fd(2), of Linux 5.14."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 

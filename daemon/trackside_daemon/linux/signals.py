@@ -1,7 +1,5 @@
 """The signals that a daemon waits for, and those of its child processes."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Addresses of sockets as text, and who listens on a port."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Collection, Iterator

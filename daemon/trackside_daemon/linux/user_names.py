@@ -1,7 +1,5 @@
 """Names of users, also resolved in the background, because a directory server that holds them may not answer."""
 
-from __future__ import annotations
-
 import pwd
 import threading
 import time

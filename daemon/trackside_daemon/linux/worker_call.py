@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,12 +18,9 @@ from trackside_daemon.linux.process_limits import allowed_memory, limit_this_pro
 from trackside_daemon.linux.signals import end_with_parent, reset_signals
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
 POLL_SECONDS = 1.0  # between two looks whether a request is to be given up
 END_SECONDS = 5.0  # the longest wait for a killed process, whose memory the kernel frees first
+REAP_SECONDS = 30.0  # the longest wait for one that has closed its output, and on a busy machine ends seconds later
 IDLE_SECONDS = 120.0  # time without a request after which `CallWorker.poll` ends the process
 
 A = TypeVar("A")
@@ -91,7 +90,9 @@ class CallWorker(Generic[A]):
             return
         command = own_module(self._module, python=self._python)
         try:
-            self._process = WorkerProcess(command, directory=self._directory, memory=self._memory)
+            self._process = WorkerProcess(
+                command, directory=self._directory, memory=self._memory, reap_seconds=REAP_SECONDS
+            )
         except OSError as error:
             raise WorkerFailed(f"{self._prefix}it cannot be started: {error}") from None
         self._since = time.monotonic()

@@ -1,7 +1,5 @@
 """A worker process as its parent sees it: three pipes, and no wait longer than requested."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -19,7 +17,7 @@ ANSWER_BYTES = 4 * 1024 * 1024  # longest line that is accepted as an answer
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 # A process that hangs in the kernel ignores even SIGKILL.
-REAP_SECONDS = 1.0  # longest wait for the status of a process that has closed its output
+REAP_SECONDS = 1.0  # longest wait of a tick for the status of a process that has closed its output
 KILL_GRACE = 1.0  # seconds after SIGKILL from which the worker counts as stuck
 
 
@@ -45,6 +43,7 @@ class WorkerProcess:
         clock: Seconds that measure the grace periods after a signal.
         directory: Its working directory; None for this process's, which keeps the file system busy and others may write.
         memory: Most bytes of its address space; None for no limit.
+        reap_seconds: Longest wait for the status of a process that has closed its output.
 
     Raises:
         OSError: The command cannot be started.
@@ -57,8 +56,10 @@ class WorkerProcess:
         *,
         directory: str | None = "/",
         memory: int | None = None,
+        reap_seconds: float = REAP_SECONDS,
     ) -> None:
         self._clock = clock
+        self._reap_seconds = reap_seconds
         pipe = subprocess.PIPE
         # Unbuffered, because poll(2) does not see bytes that Python has read ahead.
         self._process = subprocess.Popen(  # noqa: S603 - ours
@@ -210,7 +211,7 @@ class WorkerProcess:
     def _ended_error(self) -> WorkerFailed:
         try:
             # The kernel closes a process's files some time before it can be reaped, on a busy machine a second.
-            status = self._process.wait(REAP_SECONDS)
+            status = self._process.wait(self._reap_seconds)
         except subprocess.TimeoutExpired:
             return WorkerFailed("it closed its output")
         self._drain_errors()

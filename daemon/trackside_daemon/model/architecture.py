@@ -1,7 +1,5 @@
 """The architecture of a watched model, as the training reports it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import msgspec

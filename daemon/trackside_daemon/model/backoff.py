@@ -1,7 +1,5 @@
 """Exponential back-off."""
 
-from __future__ import annotations
-
 import random
 
 

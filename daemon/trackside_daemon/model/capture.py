@@ -3,8 +3,6 @@
 Times are Unix seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, get_args

@@ -1,7 +1,5 @@
 """The limits of a request for a capture: the options that a kind takes, and the most steps and seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple
 

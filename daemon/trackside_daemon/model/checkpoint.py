@@ -3,8 +3,6 @@
 Times are Unix seconds.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

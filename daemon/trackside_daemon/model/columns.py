@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from trackside.packing import pack
 from trackside.wire import Block
-
-if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Iterable
 
 
 class Columns(NamedTuple):

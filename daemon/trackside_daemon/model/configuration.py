@@ -1,7 +1,5 @@
 """A configuration as flat entries, so that two can be compared, and its values as printable text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

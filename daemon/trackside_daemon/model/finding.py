@@ -1,7 +1,5 @@
 """Findings: what detectors and rules report to the active alerts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Fields of a line of the JSON log that link it to a run, to an alert and to other systems."""
 
-from __future__ import annotations
-
 from typing import Any
 
 ATTRIBUTE = "trackside"  # of a `logging.LogRecord` that has such fields

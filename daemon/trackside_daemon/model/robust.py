@@ -1,7 +1,5 @@
 """Statistics that single outliers do not move."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Collection

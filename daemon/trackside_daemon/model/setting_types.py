@@ -1,7 +1,5 @@
 """Types of settings other than numbers and texts: durations, sizes, lists, bounded numbers."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stalls: which ranks of a run make no progress, from the detectors that find them to the pages that show them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 The page's `format.js` spells them alike; `tests/model/spelling.json` has cases of both.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from trackside.rl_keys import PHASES
 from trackside.totals.phases import EVALS, OTHER, PAUSES, SAVES
+from trackside_daemon.model.records import Account
 from trackside_daemon.model.robust import NORMAL
 from trackside_daemon.model.stall import is_quiet
 from trackside_daemon.model.text import duration, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from trackside_daemon.model.records import Account
 
 OWN = ("data", "forward")  # phases in which a rank waits for no other rank
 

@@ -1,7 +1,5 @@
 """The catalogue of troubles: name, severities, summary, meaning and next steps of each alert, once, from troubles.md."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Queues whose owners take turns, so that none of them waits for what another has queued."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from typing import Generic, Protocol, TypeVar
 

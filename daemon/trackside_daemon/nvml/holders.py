@@ -1,7 +1,5 @@
 """Processes that have the NVIDIA driver's device files open, and so prevent a GPU reset or removal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

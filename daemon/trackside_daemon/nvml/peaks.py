@@ -4,8 +4,6 @@ Data sheets often state the rate with sparsity, which is twice as high and does 
 here are the dense rates of products that are summed in float32. A board without a source is left out.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,21 +1,16 @@
 """Groups of readers, which ``--collector.gpu.extra`` and ``--collector.gpu.skip`` select by name."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from trackside_daemon.nvml.readers import basic, clocks, fields, gpm, health, links, thermal
 from trackside_daemon.nvml.readers.busy import BusyTime
 from trackside_daemon.nvml.readers.mig import MigReader
 from trackside_daemon.nvml.readers.processes import Accounting, Processes, ProcessUtilization
+from trackside_daemon.nvml.readers.unsupported import Unsupported
+from trackside_daemon.nvml.reading import Value
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
-
-    Reader = Callable[[Any, Any, Unsupported], list[Value]]
+Reader = Callable[[Any, Any, Unsupported], list[Value]]
 
 
 class ReaderGroup(NamedTuple):

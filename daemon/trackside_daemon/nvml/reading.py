@@ -1,7 +1,5 @@
 """Messages between the daemon and the NVML worker: the schema of the pipe, imported by both ends."""
 
-from __future__ import annotations
-
 import msgspec
 
 Value = tuple[str, tuple[str, ...], float]

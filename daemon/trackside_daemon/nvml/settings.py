@@ -1,7 +1,5 @@
 """Settings of the GPU readings from NVML."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import ValidationInfo, field_validator

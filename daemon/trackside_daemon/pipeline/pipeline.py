@@ -3,33 +3,26 @@
 A push comes as two batches: one of samples, which changes the state, and one of records, for history and detectors.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from traceback import walk_tb
-from typing import TYPE_CHECKING
 
 from trackside.log_once import LogOnce
+from trackside_daemon.alerts.active_alerts import ActiveAlerts
+from trackside_daemon.alerts.stages import BatchListener, FindingSource
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.history.record.queue import record_size
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.model.families import daemon
+from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import AlertNote
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.alerts.active_alerts import ActiveAlerts
-    from trackside_daemon.alerts.stages import BatchListener, FindingSource
-    from trackside_daemon.history.recorder import HistoryRecorder
-    from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.stall import Stall
-    from trackside_daemon.model.state import State
-
+from trackside_daemon.model.stall import Stall
+from trackside_daemon.model.state import State
 
 PUSHES_WAITING = 256  # the most queued pushes; with more, ingest reads no further messages
 PUSHED_BYTES = 256 << 10  # and of their records together: two full batches, each some 0.1 s of work

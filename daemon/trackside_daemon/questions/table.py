@@ -1,7 +1,5 @@
 """The table of all questions."""
 
-from __future__ import annotations
-
 from trackside_daemon.questions.alerts import Alert, Alerts, Silences
 from trackside_daemon.questions.artifacts import Capture, Captures, Checkpoints, Console, Media, RunCaptures
 from trackside_daemon.questions.diagnosis import Comparison, Diagnosis, Performance, Report

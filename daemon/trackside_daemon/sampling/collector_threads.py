@@ -5,18 +5,14 @@ is left alone, and another thread runs the collectors that follow. The slow coll
 anything waiting for it, until it is as fast as the others again.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.collectors.base import Collector
-    from trackside_daemon.model.metric import Sample
+from trackside_daemon.collectors.base import Collector
+from trackside_daemon.model.metric import Sample
 
 # A collector that hangs is given up at the second check after the deadline, so after 1.25 to 1.5 deadlines.
 CHECKS_PER_DEADLINE = 4

@@ -1,21 +1,15 @@
 """List all collectors of one daemon, in the order in which they run."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trackside_daemon.collectors.base import Collector
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
+from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.host.host import has_procfs, host_collectors
 from trackside_daemon.collectors.process.ranks import RanksCollector
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.collectors.base import Collector
-    from trackside_daemon.collectors.gpu.gpu import GpuCollector
-    from trackside_daemon.collectors.settings import CollectorsSection, PathSection
-    from trackside_daemon.model.rank_process import RankProcess
+from trackside_daemon.collectors.settings import CollectorsSection, PathSection
+from trackside_daemon.model.rank_process import RankProcess
 
 PROC = Path("/proc")  # procfs of the daemon's own pid namespace: connections report pids of that namespace
 

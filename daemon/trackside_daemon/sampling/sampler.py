@@ -1,26 +1,18 @@
 """The sampler: runs every collector on each tick, times it and reports its success."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from trackside.os_errors import file_error_text
-from trackside_daemon.collectors.base import LeavesOut, NothingToCollect, StillBusy
+from trackside_daemon.collectors.base import Collector, LeavesOut, NothingToCollect, StillBusy
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.sampling.collector_threads import CollectorThreads, NoAnswer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.collectors.base import Collector
-    from trackside_daemon.model.records import Record
-    from trackside_daemon.sampling.collector_threads import Outcome
+from trackside_daemon.model.records import Record
+from trackside_daemon.sampling.collector_threads import CollectorThreads, NoAnswer, Outcome
 
 _log = logging.getLogger("trackside")
 

@@ -1,7 +1,5 @@
 """The settings of sampling."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,13 +1,12 @@
 """The alerting of one daemon: finding sources, active alerts, evidence and notifications."""
 
-from __future__ import annotations
-
 import logging
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.alerts.active_alerts import SHOWN_SECONDS, ActiveAlerts
 from trackside_daemon.alerts.correlations import Correlations
@@ -18,31 +17,27 @@ from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.layer_norm_requests import LayerNormRequests
 from trackside_daemon.alerts.rank_restoring import usable
+from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.registry import sinks
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
+from trackside_daemon.alerts.stages import FindingSource
 from trackside_daemon.alerts.test_alert import AlertTester
+from trackside_daemon.captures.captures import CaptureRequest
+from trackside_daemon.captures.kinds.kind import AskRanks
+from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.diagnosis.regression import Regressions
 from trackside_daemon.history.directory import UnreadableError
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert
+from trackside_daemon.model.stall import Stall
+from trackside_daemon.model.state import State
 from trackside_daemon.service.finding_sources import alert_names, finding_sources, restoring, rules, unknown_alerts
 from trackside_daemon.service.hangs import Hangs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from trackside_daemon.alerts.settings import AlertsSection
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
-    from trackside_daemon.alerts.stages import FindingSource
-    from trackside_daemon.captures.captures import CaptureRequest
-    from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.collectors.process.process import TrainingProcess
-    from trackside_daemon.history.recorder import HistoryRecorder
-    from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.records import Alert
-    from trackside_daemon.model.stall import Stall
-    from trackside_daemon.model.state import State
 
 _log = logging.getLogger("trackside")
 

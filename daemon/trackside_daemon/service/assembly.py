@@ -1,20 +1,21 @@
 """Assembles the daemon: builds every part, and connects each with those that come after it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.environment.identity import boot_id
 from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.settings import key_roles
-from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink, SinkError
+from trackside_daemon.alerts.stages import FindingSource
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
+from trackside_daemon.captures.captures import Captures
 from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
 from trackside_daemon.checkpoints.audit.request import Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import CheckpointFollower
@@ -44,11 +45,14 @@ from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.ingest_thread import IngestThread
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
 from trackside_daemon.ingest.process_watch import ProcessWatch
+from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.run_owners import RunOwners
+from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.linux.process_limits import worker_bytes
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.model.families import gpu, training
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml, worker_settings
@@ -57,6 +61,7 @@ from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import WRITTEN_SECONDS, Alerting
 from trackside_daemon.service.captures import CaptureParts
+from trackside_daemon.service.config import Config
 from trackside_daemon.service.lost_runs import LostRuns
 from trackside_daemon.service.reports import Reports
 from trackside_daemon.service.run_readings import RunReadings
@@ -65,18 +70,6 @@ from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.machine_history import MachineHistory
 from trackside_daemon.web.api.overview.rates import RateTracker
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.alerts.sinks.sink import Sink
-    from trackside_daemon.alerts.stages import FindingSource
-    from trackside_daemon.captures.captures import Captures
-    from trackside_daemon.ingest.push_socket import PushSocket
-    from trackside_daemon.ingest.worker_handle import WorkerHandle
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.service.config import Config
-
 
 DIAGNOSIS_LINES = 12  # with the two costliest causes, and the line that is left out
 

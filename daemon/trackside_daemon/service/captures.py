@@ -1,11 +1,10 @@
 """The captures of one daemon: connects recorders, store, history and pipeline."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside.wire import ProfilePlan
 from trackside_daemon.captures.automatic import AutomaticCaptures, PlannedCaptures, compare
@@ -17,22 +16,17 @@ from trackside_daemon.captures.kinds.modules import Modules
 from trackside_daemon.captures.kinds.profile import Profiles
 from trackside_daemon.captures.kinds.stacks import StackCaptures
 from trackside_daemon.captures.kineto.recorder import Kineto
+from trackside_daemon.captures.settings import CaptureSection
 from trackside_daemon.captures.store import MIB, CaptureStore
 from trackside_daemon.detectors.deaths import how_ended
 from trackside_daemon.history.read.layers import kinds
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.model.families.training import RUN_INFO
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.rank_process import RankProcess
+from trackside_daemon.model.state import State
 from trackside_daemon.sampling.collectors import PROC
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.captures.settings import CaptureSection
-    from trackside_daemon.history.recorder import HistoryRecorder
-    from trackside_daemon.ingest.requests import IngestRequests
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.rank_process import RankProcess
-    from trackside_daemon.model.state import State
 
 FLUSH_SECONDS = 2.0  # an end that is known by now is in the history by then
 

@@ -1,7 +1,5 @@
 """The daemon's configuration, composed of the settings that each package owns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal

@@ -1,19 +1,19 @@
 """The life cycle of the daemon: start, serve, reload, stop."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside.os_errors import os_error_text
 from trackside_daemon import __version__
@@ -21,6 +21,8 @@ from trackside_daemon.alerts.sinks.sink import SinkError
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
 from trackside_daemon.history.directory import mode_warnings
+from trackside_daemon.ingest.push_socket import PushSocket
+from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.linux.child_process import import_warnings
 from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.linux.socket_address import format_address
@@ -30,7 +32,7 @@ from trackside_daemon.questions.question import Live
 from trackside_daemon.service import logging as log
 from trackside_daemon.service.alerting import last_attempt
 from trackside_daemon.service.assembly import Parts, StartError
-from trackside_daemon.service.config import needs_restart
+from trackside_daemon.service.config import Config, needs_restart
 from trackside_daemon.service.finding_sources import alert_names
 from trackside_daemon.service.status import DaemonStatus, build_info
 from trackside_daemon.service.systemd import Notifier, Watchdog
@@ -52,14 +54,6 @@ from trackside_daemon.web.http.address import is_loopback, security_warnings, wr
 from trackside_daemon.web.http.auth_token import STORED, Token
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterable
-
-    from trackside_daemon.ingest.push_socket import PushSocket
-    from trackside_daemon.ingest.worker_handle import WorkerHandle
-    from trackside_daemon.service.config import Config
 
 # The sources of series other than the collectors.
 SOURCES = (

@@ -1,9 +1,7 @@
 """The finding sources of a daemon: detectors of samples and runs, and rules over the families of GPUs, host and processes."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from trackside_daemon.alerts.disabled import unknown_names
 from trackside_daemon.alerts.process_memory_leaks import ProcessLeaks
@@ -11,21 +9,16 @@ from trackside_daemon.alerts.rank_restoring import PastRanks, RankRestoring
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.fleet import fleet
-from trackside_daemon.alerts.settings import key_roles
+from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.alerts.settings import AlertsSection, key_roles
+from trackside_daemon.alerts.stages import FindingSource
 from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.detectors.run_watch import RunWatch
+from trackside_daemon.history.database import Database
 from trackside_daemon.model.families.catalogue import catalogue
+from trackside_daemon.model.records import Alert
+from trackside_daemon.model.state import State
 from trackside_daemon.model.troubles import DETECTED, RULED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from trackside_daemon.alerts.rules.rule import Rule
-    from trackside_daemon.alerts.settings import AlertsSection
-    from trackside_daemon.alerts.stages import FindingSource
-    from trackside_daemon.history.database import Database
-    from trackside_daemon.model.records import Alert
-    from trackside_daemon.model.state import State
 
 
 def rules(section: AlertsSection) -> list[Rule]:

@@ -1,20 +1,22 @@
 """Verdicts on runs that hang: connects the alerts with the flight recorders of the ranks."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from trackside.wire import Flight
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
-from trackside_daemon.captures.hang.cases import Absent, rank_dump
+from trackside_daemon.captures.hang.cases import Absent, RankDump, rank_dump
 from trackside_daemon.captures.hang.ras import compared, ras_view
-from trackside_daemon.captures.hang.verdict import NO_ANSWER, verdict
+from trackside_daemon.captures.hang.verdict import NO_ANSWER, HangVerdict, verdict
+from trackside_daemon.captures.kinds.kind import AskRanks
+from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.collectors.process.process_tree import read_stat
 from trackside_daemon.detectors.deaths import how_ended
 from trackside_daemon.model.capture import AlertLink
@@ -22,17 +24,8 @@ from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import ENDED, STALLS, Alert, AlertNote
 from trackside_daemon.model.stall import is_quiet, usual_step
+from trackside_daemon.model.state import State
 from trackside_daemon.model.text import number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from trackside.wire import Flight
-    from trackside_daemon.captures.hang.cases import RankDump
-    from trackside_daemon.captures.hang.verdict import HangVerdict
-    from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.collectors.process.process import TrainingProcess
-    from trackside_daemon.model.state import State
 
 ALERTS = STALLS | {"TrainingProcessDied"}
 

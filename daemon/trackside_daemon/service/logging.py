@@ -1,7 +1,5 @@
 """The log on standard error: one line per event, as logfmt or JSON."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

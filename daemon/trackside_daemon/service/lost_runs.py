@@ -1,29 +1,23 @@
 """The ends of runs that ended while no daemon was running."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
+from trackside.wire import Identity
 from trackside_daemon.history.directory import UnreadableError
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.ingest.client_sessions import ClientSessions
+from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
+from trackside_daemon.ingest.requests import IngestRequests
+from trackside_daemon.ingest.run_owners import RunOwners
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.training.end_state import UNKNOWN
+from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside.wire import Identity
-    from trackside_daemon.history.recorder import HistoryRecorder
-    from trackside_daemon.ingest.client_sessions import ClientSessions
-    from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
-    from trackside_daemon.ingest.requests import IngestRequests
-    from trackside_daemon.ingest.run_owners import RunOwners
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.training.liveness import Liveness
-    from trackside_daemon.training.runs import Runs
+from trackside_daemon.training.runs import Runs
 
 # A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine.
 RETURN_SECONDS = 60.0
@@ -89,7 +83,7 @@ class LostRuns:
         if not self._stopping.wait(JUDGED_SECONDS):
             self._judge()
         while not self._stopping.wait(RETURN_SECONDS):
-            self._change(self._is_not_here)
+            self._change(lambda process: self._liveness.is_gone(process) is not False)
 
     def _change(self, lost: Callable[[Identity], bool]) -> None:
         self._requests.change(partial(self._lose, self._history.abandon(lost)))
@@ -105,6 +99,3 @@ class LostRuns:
 
     def _is_gone(self, process: Identity) -> bool:
         return self._liveness.is_gone(process) is True
-
-    def _is_not_here(self, process: Identity) -> bool:
-        return self._liveness.is_gone(process) is not False

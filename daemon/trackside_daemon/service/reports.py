@@ -1,26 +1,20 @@
 """The reports that the daemon writes by itself, and the directories of experiments, in a process of their own."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.request import MODULE, ReportRequest
 from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import ENDED, BatchIngested, RunState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from trackside_daemon.diagnosis.settings import CostSection
-    from trackside_daemon.model.metric import Batch
 
 REPORT_SECONDS = 180.0  # the longest wait for one report: 60 seconds of a processor, at idle priority
 SETTLE_SECONDS = 2.0  # from the end of a run: its last alerts follow it

@@ -1,7 +1,5 @@
 """Messages to systemd, and the thread that sends its watchdog's while all other threads work."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,15 +1,17 @@
 """Textual application of `trackside top`."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
-from textual.app import App
+from textual import events
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.widgets import Input
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.model.text import cut, shown
@@ -21,14 +23,6 @@ from trackside_daemon.terminal.polling import PolledDaemon, Poller, PollResult, 
 from trackside_daemon.terminal.processes import TREE, CpuShares, describe
 from trackside_daemon.terminal.styled_lines import Line, first_visible, fit
 from trackside_daemon.terminal.view import StepWindow, View
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.widgets import Input
 
 KEYS = "q quit  p processes  c record  s snapshot  r reset  / filter  +/- zoom  ? help"
 MACHINE_KEYS = "q quit  p runs  < > sort  i invert  e end  / filter  ? help"

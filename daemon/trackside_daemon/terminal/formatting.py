@@ -1,7 +1,5 @@
 """Short texts of values from the daemon, any of which may be absent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import isfinite, nan
 from typing import Any

@@ -1,10 +1,9 @@
 """A frame: the lines of all panes, for a terminal of a given size."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.model.text import cut, duration, shown
 from trackside_daemon.terminal.formatting import (
@@ -32,14 +31,11 @@ from trackside_daemon.terminal.styled_lines import (
     line_width,
     render_table,
 )
+from trackside_daemon.terminal.view import View
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+Alert = Mapping[str, Any]
+Gpu = Mapping[str, Any]
 
-    from trackside_daemon.terminal.view import View
-
-    Alert = Mapping[str, Any]
-    Gpu = Mapping[str, Any]
 
 # Styles by state; all other states are critical.
 STATE_STYLES = {"running": "good", "starting": "info", "stopped": "warning", "finished": "dim"}

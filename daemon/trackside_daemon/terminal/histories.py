@@ -1,9 +1,8 @@
 """Pane of the last minutes of the host and its GPUs, from the series of `/api/v1/machine`."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.families import gpu as gpu_families
@@ -11,11 +10,9 @@ from trackside_daemon.model.families import host
 from trackside_daemon.terminal.formatting import pad, sparkline, text_field, to_float, with_prefix
 from trackside_daemon.terminal.styled_lines import Line, Piece, fit
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+Values = dict[float, float]
+"""Values by Unix time in seconds."""
 
-    Values = dict[float, float]
-    """Values by Unix time in seconds."""
 
 SECONDS = 300  # length of the histories
 CPU = host.CPU_SECONDS.name

@@ -1,26 +1,18 @@
 """The data of one moment: as a frame of text, or as a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trackside_daemon.terminal.frame import plot_columns, render_frame
-from trackside_daemon.terminal.polling import fetch
+from trackside_daemon.terminal.frame import DaemonData, plot_columns, render_frame
+from trackside_daemon.terminal.polling import PolledDaemon, fetch
 from trackside_daemon.terminal.styled_lines import to_ansi, to_text
 from trackside_daemon.terminal.view import View
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.terminal.frame import DaemonData
-    from trackside_daemon.terminal.polling import PolledDaemon
 
 MIN_WIDTH = 40
 

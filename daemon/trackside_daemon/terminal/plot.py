@@ -1,7 +1,5 @@
 """The curves of a run, and their plots in braille characters, each with two dots across and four down."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise, repeat
 from math import isfinite, nan

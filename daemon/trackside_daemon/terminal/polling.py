@@ -1,17 +1,12 @@
 """Polling of a daemon in a thread, so that a slow response does not delay a key."""
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from trackside_daemon.terminal.frame import DaemonData
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.terminal.view import View
+from trackside_daemon.terminal.view import View
 
 
 class UnansweredError(Exception):

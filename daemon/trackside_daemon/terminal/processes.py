@@ -1,18 +1,15 @@
 """Pane of the processes that train or use a GPU, as a tree or sorted by a column."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.model.text import cut
 from trackside_daemon.terminal.formatting import ABSENT, percent, text_field, to_float, with_prefix
 from trackside_daemon.terminal.styled_lines import Line, Piece, TableColumn, fit, render_table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+Process = Mapping[str, Any]
 
-    Process = Mapping[str, Any]
 
 TREE = "tree"
 MIN_SECONDS = 2.0  # shortest time over which the share of a CPU is measured; the daemon reads it each second

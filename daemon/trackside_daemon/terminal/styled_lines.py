@@ -1,7 +1,5 @@
 """Lines of a frame: pieces of text, each with a style that has a meaning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 

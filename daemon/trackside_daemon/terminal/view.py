@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.terminal.formatting import to_float
 from trackside_daemon.terminal.histories import history_columns, machine_query
 from trackside_daemon.terminal.plot import KEYS
 from trackside_daemon.terminal.processes import ORDERS, TREE, ordered
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+Run = Mapping[str, Any]
 
-    Run = Mapping[str, Any]
 
 MIN_STEPS = 16  # steps of the smallest window
 

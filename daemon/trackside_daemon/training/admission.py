@@ -1,28 +1,22 @@
 """The limits of what clients may export, and who is exported when one is reached: each owner gets the same share."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from trackside.redact import redact_text
+from trackside.wire import Identity, ProcessInfo
 from trackside_daemon.model.families.training import REJECTIONS, SERIES_REJECTED
 from trackside_daemon.model.metric import Sample
+from trackside_daemon.model.session import Owner
 from trackside_daemon.model.state import OF_STATISTICS
 from trackside_daemon.model.text import cut_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from trackside.wire import Identity, ProcessInfo
-    from trackside_daemon.model.session import Owner
-    from trackside_daemon.training.rank import RankStatus
-    from trackside_daemon.training.run import RunStatus
-
+from trackside_daemon.training.rank import RankStatus
+from trackside_daemon.training.run import RunStatus
 
 MAX_INT32 = 2**31 - 1  # the highest rank, attempt and pid; larger numbers count as this one
 IDENTITY_NUMBERS = ("attempt", "rank", "local_rank", "world", "local_world", "pid")

@@ -1,16 +1,11 @@
 """The number of the attempt that a session belongs to."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
-from typing import TYPE_CHECKING
+from trackside.wire import Identity
+from trackside_daemon.training.run import RunStatus
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside.wire import Identity
-    from trackside_daemon.training.run import RunStatus
-
-    LastAttempt = Callable[[str], tuple[int, float | None] | None]
+LastAttempt = Callable[[str], tuple[int, float | None] | None]
 
 
 class AttemptNumbers:

@@ -1,15 +1,11 @@
 """The end of a session, from its bye and from the exit of its process."""
 
-from __future__ import annotations
-
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from trackside.wire import Bye
 from trackside_daemon.linux.process_exit import signal_name
 from trackside_daemon.model.records import ENDED
-
-if TYPE_CHECKING:
-    from trackside.wire import Bye
 
 UNKNOWN = "unknown"  # the cause of an end whose cause cannot be determined
 

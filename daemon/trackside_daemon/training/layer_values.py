@@ -1,19 +1,13 @@
 """The values of chosen layers of one rank's model."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isnan
-from typing import TYPE_CHECKING
 
 from trackside.packing import unpack
+from trackside.wire import DistributionFrame
 from trackside_daemon.model.families.training import LAYER_COLUMNS
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.text import matches_wildcards
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from trackside.wire import DistributionFrame
 
 MAX_REFUSED = 10_000  # refused series that are remembered, so that each is counted once
 
@@ -39,7 +33,11 @@ class LayerExport:
         return [sample for frame in frames for sample in self._samples_of_frame(frame)] if self._patterns else []
 
     def _samples_of_frame(self, frame: DistributionFrame) -> Iterator[Sample]:
-        chosen = [place for place, name in enumerate(frame.names) if self._matches(name)]
+        chosen = [
+            place
+            for place, name in enumerate(frame.names)
+            if any(matches_wildcards(name, pattern) for pattern in self._patterns)
+        ]
         for column, packed in frame.columns.items():
             if column not in LAYER_COLUMNS or not chosen:
                 continue
@@ -48,9 +46,6 @@ class LayerExport:
                 name = frame.names[place]
                 if not isnan(values[place]) and self._is_admitted(f"{frame.kind}/{name}/{column}"):
                     yield Sample(LAYER_COLUMNS[column], (*self._labels, frame.kind, name), values[place])
-
-    def _matches(self, name: str) -> bool:
-        return any(matches_wildcards(name, pattern) for pattern in self._patterns)
 
     def _is_admitted(self, key: str) -> bool:
         """Return whether a series may be exported; the first call for it decides."""

@@ -1,14 +1,9 @@
 """Checks whether the process of a client still exists, as far as this machine can observe it."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trackside.environment.identity import boot_id, stat
-
-if TYPE_CHECKING:
-    from trackside.wire import Identity
+from trackside.wire import Identity
 
 # After this silence its process is checked. A client sends a message each second; one of many ranks may send none for longer.
 SILENCE_SECONDS = 3.0

@@ -9,21 +9,15 @@ A counter must not fall when the daemon restarts. The history therefore stores w
 end it soon shows the last.
 """
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
+from trackside.wire import Clock, Totals
+from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import Account, EarlierAttempts
+from trackside_daemon.model.stall import Stall
 from trackside_daemon.model.time_ledger import lost_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from trackside.wire import Clock, Totals
-    from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.stall import Stall
-
 
 STORE_SECONDS = 10.0
 NO_EARLIER_ATTEMPTS = EarlierAttempts()

@@ -1,23 +1,15 @@
 """Runs that ended while no daemon was running: state, info, end and dropped values, so that rules see them."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
+from trackside.wire import Identity
 from trackside_daemon.model.families import training as f
-from trackside_daemon.model.metric import Sample
-from trackside_daemon.training.rank import RankStatus
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.session import Owner
+from trackside_daemon.training.moment import Moment
+from trackside_daemon.training.rank import End, RankStatus
 from trackside_daemon.training.run import RunStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from trackside.wire import Identity
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.session import Owner
-    from trackside_daemon.training.moment import Moment
-    from trackside_daemon.training.rank import End
 
 MAX_RUNS = 64  # the most runs; with more, the one that was reported first is forgotten
 

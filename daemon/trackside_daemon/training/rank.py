@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from trackside.rl_keys import PHASES, meaning
+from trackside.rl_keys import PHASES, Meaning, meaning
+from trackside.wire import CheckpointTotals, Clock, Device, Heartbeat, Hello, Histogram, Totals
+from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.families.rl import PHASE_ROLES, STATES, TOTALS
-from trackside_daemon.model.metric import Distribution, Sample
+from trackside_daemon.model.metric import Distribution, Metric, Sample
 from trackside_daemon.model.records import ENDED
+from trackside_daemon.model.stall import Stall
 from trackside_daemon.training.layer_values import LayerExport
 from trackside_daemon.training.lost_time import RankLostTime
 from trackside_daemon.training.totals import bounded, summed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from trackside.rl_keys import Meaning
-    from trackside.wire import CheckpointTotals, Clock, Device, Heartbeat, Hello, Histogram, Totals
-    from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.metric import Metric
-    from trackside_daemon.model.stall import Stall
 
 
 class RlValues:

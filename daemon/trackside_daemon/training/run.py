@@ -6,28 +6,24 @@ for the others.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
+from trackside.wire import Bye, Heartbeat, Hello, Identity, ProfilePlan, Pushes, ResourceUsage
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import ENDED, ENDS, AccountUpdated, EarlierAttempts, Event, Record, RunState
 from trackside_daemon.model.session import Owner, RankRef, process_of
-from trackside_daemon.training.rank import SessionReports
+from trackside_daemon.model.stall import Stall
+from trackside_daemon.training.end_state import Exit
+from trackside_daemon.training.rank import End, RankStatus, SessionReports
 from trackside_daemon.training.whole_norms import WholeNorms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from trackside.wire import Bye, Heartbeat, Hello, Identity, ProfilePlan, Pushes, ResourceUsage
-    from trackside_daemon.model.stall import Stall
-    from trackside_daemon.training.end_state import Exit
-    from trackside_daemon.training.rank import End, RankStatus
 
 MARKS_SECONDS = 900.0  # how long state, info and end of an ended run stay on the page, so that rules see the end
 

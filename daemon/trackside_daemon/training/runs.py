@@ -4,38 +4,27 @@ Each method applies a message and returns the batches that follow from it. The f
 the ends of runs depend on each other, so one class decides on them.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
 
-from trackside_daemon.model.metric import Batch
+from trackside.wire import Bye, Heartbeat, Hello, Identity, Pushes, Totals
+from trackside_daemon.model.columns import Columns
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcesses
-from trackside_daemon.model.records import ENDED, EarlierAttempts
-from trackside_daemon.model.session import Owner, correlation_of, process_of
-from trackside_daemon.training.admission import Admission, bounded, numbered, pod
+from trackside_daemon.model.records import ENDED, EarlierAttempts, Record
+from trackside_daemon.model.session import Owner, Process, correlation_of, process_of
+from trackside_daemon.model.stall import Stall
+from trackside_daemon.training.admission import Admission, PageLimits, bounded, numbered, pod
 from trackside_daemon.training.attempts import AttemptNumbers
-from trackside_daemon.training.end_state import is_open, verdict
+from trackside_daemon.training.end_state import Exit, is_open, verdict
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.lost_time import CurrentStalls, RankLostTime
 from trackside_daemon.training.missed_ends import MissedEnds
+from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End, RankStatus
 from trackside_daemon.training.run import MARKS_SECONDS, TEARDOWN_SECONDS, RankSession, RunStatus, decisive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from trackside.wire import Bye, Heartbeat, Hello, Identity, Pushes, Totals
-    from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.metric import Sample
-    from trackside_daemon.model.records import Record
-    from trackside_daemon.model.session import Process
-    from trackside_daemon.model.stall import Stall
-    from trackside_daemon.training.admission import PageLimits
-    from trackside_daemon.training.end_state import Exit
-    from trackside_daemon.training.moment import Moment
 
 log = logging.getLogger("trackside")
 

@@ -1,7 +1,5 @@
 """The settings of runs and of what `/metrics` shows of them."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field

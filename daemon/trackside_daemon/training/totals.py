@@ -1,7 +1,5 @@
 """The totals of several sessions of one rank, as one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar

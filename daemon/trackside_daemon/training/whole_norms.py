@@ -1,7 +1,5 @@
 """Norms over all ranks, where each rank pushes only the sum of squares of its own part of the model."""
 
-from __future__ import annotations
-
 from array import array
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence

@@ -95,7 +95,7 @@ class WebApp:
         )
         chosen = negotiate_format(request.headers.get("accept", ""))
         whole = self._state.snapshot(
-            time.monotonic(), None if sources is None else lambda source: _collector_name(source) in sources
+            time.monotonic(), None if sources is None else lambda source: source.partition(":")[0] in sources
         )
         snapshot = self._rank_statistics.apply(whole)
         own = self._process_registry if sources is None or OWN_SOURCE in sources else None
@@ -175,10 +175,6 @@ class _ApiRoute(Route):
         if match is not Match.NONE:
             child_scope["path_params"] = {name: unquote(text) for name, text in child_scope["path_params"].items()}
         return match, child_scope
-
-
-def _collector_name(source: str) -> str:
-    return source.partition(":")[0]
 
 
 async def _http_error(request: Request, problem: Exception) -> Response:

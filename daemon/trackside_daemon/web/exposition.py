@@ -7,13 +7,12 @@ Prometheus gets native histograms in protobuf: messages of https://github.com/pr
 io/prometheus/client/metrics.proto, each with its length before it.
 """
 
-from __future__ import annotations
-
 import struct
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import accumulate, pairwise
 from math import inf, isnan
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
@@ -21,12 +20,8 @@ from prometheus_client.openmetrics import exposition as openmetrics_exposition
 
 from trackside.buckets import DURATION_INDEXES, DURATION_SCHEMA
 from trackside.packing import encoded_varint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from trackside_daemon.model.metric import Distribution, Metric
-    from trackside_daemon.model.state import PageFamily, PageSeries
+from trackside_daemon.model.metric import Distribution, Metric
+from trackside_daemon.model.state import PageFamily, PageSeries
 
 _encode = msgspec.json.Encoder().encode
 

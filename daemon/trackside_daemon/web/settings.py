@@ -1,7 +1,5 @@
 """The settings of the HTTP server."""
 
-from __future__ import annotations
-
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import Texts, setting
 

@@ -1,31 +1,25 @@
 """Delivery of alerts to sinks, each by a thread of its own."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
 from trackside_daemon.alerts.delivery.sink_worker import SinkWorker
 from trackside_daemon.alerts.sinks.sink import (
+    Sink,
     SinkFilter,
     notification_of,
 )
 from trackside_daemon.model.families import alerts as alert_families
-from trackside_daemon.model.metric import Sample
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert, AlertKey, AlertNote
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.alerts.sinks.sink import Sink
-    from trackside_daemon.model.metric import Batch
 
 FLUSH_SECONDS = 3.0  # seconds for which a stopping daemon waits for messages that are being sent
 

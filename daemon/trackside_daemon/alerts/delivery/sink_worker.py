@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trackside_daemon.alerts.sinks.sink import AlertOutbox, Sink, SinkMessage
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.backoff import Backoff
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.alerts.sinks.sink import AlertOutbox, Sink, SinkMessage
-    from trackside_daemon.model.records import Alert
+from trackside_daemon.model.records import Alert
 
 SEND_SECONDS = 60.0  # seconds after which a sink that has not returned is abandoned; the message is retried
 MAX_IN_FLIGHT = 2  # most messages of a sink in flight at once; until one of them ends, no further one is sent

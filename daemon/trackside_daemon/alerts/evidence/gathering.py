@@ -1,20 +1,19 @@
 """Thread that gathers the evidence of alerts, and returns it as `AlertNote` records."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from trackside.wire import EXCEPTION
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, io, memory, xids
 from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
 from trackside_daemon.alerts.evidence.required import Part, required_parts
 from trackside_daemon.alerts.evidence.slow_downs import causes
-from trackside_daemon.alerts.evidence.sources import AlertCase
+from trackside_daemon.alerts.evidence.sources import AlertCase, Sources
 from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.causes.readings import BEFORE
 from trackside_daemon.history.checkpoint_rows import checkpoints
@@ -24,13 +23,8 @@ from trackside_daemon.history.sanitize import clean, to_json
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
+from trackside_daemon.model.state import State
 from trackside_daemon.model.text import byte_size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.alerts.evidence.sources import Sources
-    from trackside_daemon.model.state import State
 
 MAX_EVENTS = 10  # most events
 MAX_EVENT_AGE_SECONDS = 600.0  # greatest age of an event, in seconds

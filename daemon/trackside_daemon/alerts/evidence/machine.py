@@ -1,25 +1,18 @@
 """The machine of an alert: its GPUs with the ranks on them, the processes of the training, and the resources of host and cgroups."""
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from trackside_daemon.alerts.evidence.sources import AlertCase
+from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.model.families import cgroup, daemon
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import host as host_families
 from trackside_daemon.model.families import process as process_families
-from trackside_daemon.model.metric import json_number
+from trackside_daemon.model.metric import Distribution, Metric, json_number
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+Family = Mapping[tuple[str, ...], float | Distribution]
 
-    from trackside_daemon.alerts.evidence.sources import AlertCase
-    from trackside_daemon.model.metric import Distribution, Metric
-
-    Family = Mapping[tuple[str, ...], float | Distribution]
-    from collections.abc import Callable, Mapping, Sequence
-
-    from trackside_daemon.collectors.process.process import TrainingProcess
 
 GPUS = 8
 PROCESSES = 8

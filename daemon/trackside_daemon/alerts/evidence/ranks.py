@@ -1,20 +1,16 @@
 """The ranks of an alert: their latest values, the latest samples of its key, and their Python stacks."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trackside_daemon.alerts.evidence.sources import AlertCase
 from trackside_daemon.history.read import reader, series
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution, json_number
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+Family = Mapping[tuple[str, ...], float | Distribution]
 
-    from trackside_daemon.alerts.evidence.sources import AlertCase
-
-    Family = Mapping[tuple[str, ...], float | Distribution]
 
 STACKS = 8
 # Most characters of all stacks; each rank has its share. Threads beyond it are omitted, and of a longer main thread the

@@ -1,7 +1,5 @@
 """Parts of the evidence that each alert needs."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 Part = Literal[

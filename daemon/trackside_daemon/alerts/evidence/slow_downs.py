@@ -1,16 +1,17 @@
 """Find the likely causes of an alert about slowness, from the history, the newest values and the processes."""
 
-from __future__ import annotations
-
 import os
+import sqlite3
 import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from trackside_daemon.alerts.evidence.sources import AlertCase
 from trackside_daemon.causes.engine import FAMILIES, compared, conclusion, of_slow_down
 from trackside_daemon.causes.readings import BEFORE, Neighbour, RankPlace, Readings, SlowDown
 from trackside_daemon.collectors.kernel_files import number, read
-from trackside_daemon.collectors.process.process_tree import read_stat
+from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat, read_stat
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.resources import Resource, Resources
@@ -19,15 +20,8 @@ from trackside_daemon.model.configuration import FACTS, flat
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from trackside_daemon.alerts.evidence.sources import AlertCase
-    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
-    from trackside_daemon.model.records import Alert
 
 MAX_CHANGES = 16  # changes of one alert
 MAX_RUNS = 20  # newest runs among which the one before is searched

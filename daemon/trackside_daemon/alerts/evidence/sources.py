@@ -1,19 +1,15 @@
 """Sources of evidence: the newest values, the history, the processes of the training, and stacks from its ranks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from trackside_daemon.collectors.process.process import TrainingProcess
-    from trackside_daemon.history.read.resources import Resource
-    from trackside_daemon.history.read.series import Readable
-    from trackside_daemon.model.capture import RankAnswer
-    from trackside_daemon.model.records import Alert
-    from trackside_daemon.model.state import State
-
+from trackside_daemon.collectors.process.process import TrainingProcess
+from trackside_daemon.history.read.resources import Resource
+from trackside_daemon.history.read.series import Readable
+from trackside_daemon.model.capture import RankAnswer
+from trackside_daemon.model.records import Alert
+from trackside_daemon.model.state import State
 
 RequestStacks = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence["RankAnswer"]]]
 """Requests the stacks of some ranks of a run, by its id, and waits for a few seconds at most.

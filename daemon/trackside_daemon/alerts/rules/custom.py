@@ -1,24 +1,18 @@
 """Rules of the configuration, converted to the form of the built-in ones."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from trackside_daemon.alerts.rules.fleet import NAMES
 from trackside_daemon.alerts.rules.query import Function, Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import check
+from trackside_daemon.alerts.settings import RuleSection
 from trackside_daemon.config.near import near_name
 from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, STEPS, VALUE
+from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.setting_types import pattern
 from trackside_daemon.model.troubles import DETECTED, PREFIX, RULED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from trackside_daemon.alerts.settings import RuleSection
-    from trackside_daemon.model.metric import Metric
 
 KEY = "key:"
 LIKE = "~"

@@ -1,25 +1,17 @@
 """Evaluation of the rules once per tick: a condition that lasts long enough is a finding, and so is its end."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
+from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import fill
-from trackside_daemon.alerts.rules.vector import FamilyValues, Labels, Vector
+from trackside_daemon.alerts.rules.vector import Baseline, Families, FamilyValues, Labels, Vector
 from trackside_daemon.model.families.training import RUN_INFO, STEP
 from trackside_daemon.model.finding import Finding
-from trackside_daemon.model.metric import json_number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from trackside_daemon.alerts.rules.rule import Rule
-    from trackside_daemon.alerts.rules.vector import Baseline, Families
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.records import Alert
-    from trackside_daemon.model.state import State
+from trackside_daemon.model.metric import Batch, json_number
+from trackside_daemon.model.records import Alert
+from trackside_daemon.model.state import State
 
 TICK = "sampler"  # source of the last batch of a tick, when the state has all others of that tick
 MAX_ALERTS_OF_RULE = 64  # most alerts of one rule that fire at once; further ones would add no information

@@ -1,7 +1,5 @@
 """Alerts about daemons and runs as a whole, which only Prometheus can raise: a daemon is down, a run has vanished."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.metric import Metric
 
 Function = Literal["value", "rate", "change", "mean", "predict"]
 Past = Literal["best", "start", "baseline"]

@@ -1,7 +1,5 @@
 """Recording rules: a run over all its nodes and ranks, so that a dashboard of a thousand ranks reads ten series."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

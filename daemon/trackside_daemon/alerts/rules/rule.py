@@ -1,16 +1,10 @@
 """Rule: each series that its query returns for long enough is an alert."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.rules.query import duration, listed
+from trackside_daemon.alerts.rules.query import Query, duration, listed
 from trackside_daemon.alerts.rules.template import fill, format_number, prometheus_template
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.rules.query import Query
-    from trackside_daemon.model.finding import Severity
+from trackside_daemon.model.finding import Severity
 
 
 @dataclass(frozen=True)

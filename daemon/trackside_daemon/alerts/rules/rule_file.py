@@ -1,28 +1,22 @@
 """Prometheus rules for a configuration: thresholds, alerts of detectors, and alerts about daemons and runs."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.rules.query import Matcher
-from trackside_daemon.alerts.rules.recording import PLACE, daily_rules, recording_rules
+from trackside_daemon.alerts.rules.recording import PLACE, RecordingRule, daily_rules, recording_rules
+from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.families import alerts
+from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.text import matches_wildcards
 from trackside_daemon.model.troubles import DETECTED, PREFIX, RULED, TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from trackside_daemon.alerts.rules.recording import RecordingRule
-    from trackside_daemon.alerts.rules.rule import Rule
-    from trackside_daemon.alerts.settings import AlertsSection
-    from trackside_daemon.model.metric import Metric
 
 MAX_LINE_LENGTH = 100  # longest line, in characters
 

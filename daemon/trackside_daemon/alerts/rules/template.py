@@ -5,8 +5,6 @@ as ``{value:percent}``, ``{value:bytes}``, ``{value:duration}`` or ``{value:whol
 and ``{value:above}``: degrees on one side of a temperature, or those on the other side if the value is negative.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 

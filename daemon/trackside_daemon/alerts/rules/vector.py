@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import isfinite
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from trackside_daemon.alerts.rules.query import Function, Query
 from trackside_daemon.model.families.training import RUN_INFO, STEP
+from trackside_daemon.model.metric import Distribution, Metric
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+Baseline = Callable[[str, str, float], float | None]
 
-    from trackside_daemon.alerts.rules.query import Function, Query
-    from trackside_daemon.model.metric import Distribution, Metric
-
-    Baseline = Callable[[str, str, float], float | None]
 
 POINTS = 12  # points per window: results are accurate to a twelfth of the window
 

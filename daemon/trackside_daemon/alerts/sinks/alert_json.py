@@ -1,20 +1,15 @@
 """Alerts as JSON for Prometheus and Alertmanager: stable labels, annotations and times."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from trackside_daemon.alerts.active_alert import page_of, series_labels
+from trackside_daemon.alerts.sinks.sink import DaemonInfo
 from trackside_daemon.model.families import alerts
 from trackside_daemon.model.families.alerts import CORRELATION
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.text import rfc3339
 from trackside_daemon.model.troubles import PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo
-    from trackside_daemon.model.records import Alert
 
 
 def labels(alert: Alert, daemon: DaemonInfo) -> dict[str, str]:

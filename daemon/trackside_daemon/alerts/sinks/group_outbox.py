@@ -1,21 +1,14 @@
 """Outbox that groups alerts by run for human readers: the first message at once, then at most one a minute."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.evidence.required import is_explained
-from trackside_daemon.alerts.sinks.sink import SinkMessage, notification_of, severity_rank
+from trackside_daemon.alerts.sinks.sink import SinkFilter, SinkMessage, notification_of, severity_rank
 from trackside_daemon.alerts.test_alert import TEST_ALERT
-from trackside_daemon.model.records import STALLS, AlertKey
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.sink import SinkFilter
-    from trackside_daemon.model.records import Alert, Notified
+from trackside_daemon.model.records import STALLS, Alert, AlertKey, Notified
 
 WAIT_SECONDS = 1.0  # seconds for which a message waits for further alerts of the same run
 CAUSE_SECONDS = 5.0  # seconds for which it waits for the cause of an alert about slowness or a stall

@@ -1,14 +1,8 @@
 """List of the sinks; add a new one here."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from trackside_daemon.alerts.sinks.log.sink import LogSink
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.settings import SinksSection
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
+from trackside_daemon.alerts.sinks.settings import SinksSection
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
 
 
 def sinks(section: SinksSection, daemon: DaemonInfo) -> list[Sink]:

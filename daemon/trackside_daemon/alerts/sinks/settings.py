@@ -1,7 +1,5 @@
 """The settings of all sinks: add a line here and one in `registry` for a new one."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection

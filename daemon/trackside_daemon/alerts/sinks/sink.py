@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from trackside_daemon.alerts.active_alert import first_summary
 from trackside_daemon.alerts.active_alerts import ONCE
 from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.model.finding import SEVERITIES
-from trackside_daemon.model.records import Notified
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.model.records import Alert
+from trackside_daemon.model.records import Alert, Notified
 
 SinkError = SettingError
 """A sink is configured wrongly."""

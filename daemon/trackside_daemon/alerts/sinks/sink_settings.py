@@ -1,7 +1,5 @@
 """The settings that all sinks have: which alerts they send."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator

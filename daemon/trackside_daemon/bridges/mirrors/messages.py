@@ -1,7 +1,5 @@
 """Messages between the daemon and the worker process of a mirror."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

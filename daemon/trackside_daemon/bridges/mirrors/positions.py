@@ -1,20 +1,16 @@
 """Positions of a mirror: the number of samples of each series that its target has, in a small SQLite file."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3
 import time
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from trackside_daemon.bridges.mirrors.target import State
+from trackside_daemon.bridges.mirrors.target import State
 
 _TABLES = """
     CREATE TABLE IF NOT EXISTS series (

@@ -1,26 +1,20 @@
 """Read from the history what a target does not have yet."""
 
-from __future__ import annotations
-
 import json
+import sqlite3
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside.buckets import Buckets
-from trackside_daemon.bridges.mirrors.positions import RankKey
+from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.layer_rows import after
 from trackside_daemon.history.read.series import LogTail, find, samples
 from trackside_daemon.history.schema import HOST
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator, Mapping
-
-    from trackside_daemon.bridges.mirrors.positions import Positions
 
 LAYER_ROWS = 32  # rows of distributions that are read at once
 

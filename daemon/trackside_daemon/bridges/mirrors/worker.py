@@ -4,34 +4,27 @@ The first request is a `Start`, each further one null; each answer is the mirror
 sends what it has not sent yet, for `FLUSH_SECONDS` at most, and the process ends.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import NoReturn, cast
 
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, MirrorStatus, Start
 from trackside_daemon.bridges.mirrors.of_run import PACE_SECONDS, unsent_curves, unsent_media, waiting_media
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
-from trackside_daemon.bridges.mirrors.target import MirroredRun, RunTarget, State, make_target
-from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent, unsent_layers
+from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, RunTarget, State, Target, make_target
+from trackside_daemon.bridges.mirrors.unsent import RankStream, mirrored_runs, streams, totals, unsent, unsent_layers
 from trackside_daemon.history.database import open_reader
 from trackside_daemon.history.media import index
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.linux.worker_call import serve
 from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.bridges.mirrors.target import Row, Target
-    from trackside_daemon.bridges.mirrors.unsent import RankStream
 
 LAYERS = "\0distributions"  # key of the position of distributions, the id of the last row
 MEDIA = -1  # attempt of the positions of media, which are the files by name

@@ -1,7 +1,5 @@
 """Read the runs in a SQLite database of MLflow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path

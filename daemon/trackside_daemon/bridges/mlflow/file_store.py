@@ -1,7 +1,5 @@
 """Read a run of MLflow's file store: a directory with meta.yaml and a file for each metric, parameter and tag."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from functools import partial

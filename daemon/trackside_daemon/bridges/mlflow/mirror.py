@@ -1,24 +1,18 @@
 """Mirror runs to an MLflow server, by its REST API."""
 
-from __future__ import annotations
-
 import os
 import re
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from trackside_daemon.bridges.mirrors.target import Target
+from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State, Target
 from trackside_daemon.bridges.mlflow.rest_client import RestClient, authorization
 from trackside_daemon.bridges.wandb.log_run import flattened
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State
 
 SETTING = "bridges.mlflow"
 UNAUTHORIZED = 401  # soon another token may do

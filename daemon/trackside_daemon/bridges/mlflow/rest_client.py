@@ -1,7 +1,5 @@
 """Requests to the REST API of an MLflow server: https://mlflow.org/docs/latest/rest-api.html."""
 
-from __future__ import annotations
-
 import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping

@@ -1,22 +1,16 @@
 """A run of MLflow, whatever stores it: its fields, and its metrics merged back into pushes."""
 
-from __future__ import annotations
-
 import sys
 from abc import abstractmethod
 from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.packing import writable
 from trackside_daemon.bridges.foreign_run import NO_TIME, ForeignRun
-from trackside_daemon.history.files.merging import merge
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from trackside_daemon.history.files.items import Push
-    from trackside_daemon.history.files.merging import Chunk
+from trackside_daemon.history.files.items import Push
+from trackside_daemon.history.files.merging import Chunk, merge
 
 STATES = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "stopped"}
 STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")  # by their number in a file store

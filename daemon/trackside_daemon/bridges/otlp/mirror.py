@@ -1,21 +1,15 @@
 """Mirror runs, GPUs and host over OTLP: each sample with the name, the labels and the time that it has here."""
 
-from __future__ import annotations
-
 import socket
-from typing import TYPE_CHECKING, Any
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from trackside_daemon.bridges.mirrors.target import Target
+from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State, Target
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.model.families.training import AMOUNTS, KNOWN, SAMPLES, STEP, TOKENS, VALUE
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Mapping, Sequence
-
-    from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State
 
 SETTING = "bridges.otlp"
 POINTS = 5000  # data points in one request

@@ -1,20 +1,15 @@
 """Ask over the exported runs of all machines, with DuckDB."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from glob import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.layout import schemas
-from trackside_daemon.bridges.parquet.store import MISSING, SUFFIX, FileError
+from trackside_daemon.bridges.parquet.store import MISSING, SUFFIX, FileError, FileStore
 from trackside_daemon.history.frames.optional_library import library
 from trackside_daemon.model.records import ENDS
-
-if TYPE_CHECKING:
-    from trackside_daemon.bridges.parquet.store import FileStore
 
 QUESTIONS = {
     "worst 20 runs by lost GPU hours": "SELECT name, run, host, state, round(lost_gpu_hours, 4) AS lost_gpu_hours, "

@@ -1,29 +1,23 @@
 """Write the files of a run that has ended: its samples, its alerts, and one row with its facts, which comes last."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from trackside_daemon.bridges.mirrors.target import MirroredRun
 from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.contents import SampleTables, alert_row, run_row
-from trackside_daemon.bridges.parquet.layout import STAMP, VERSION, schemas
+from trackside_daemon.bridges.parquet.layout import STAMP, VERSION, Origin, schemas
 from trackside_daemon.bridges.parquet.store import SUFFIX, FileError, FileStore, Unfinished, failed
 from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.history.frames.optional_library import library
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.linux.file_lock import FileLock, HeldError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from trackside_daemon.bridges.mirrors.target import MirroredRun
-    from trackside_daemon.bridges.parquet.layout import Origin
 
 TRIES = 3  # writings of a run that others write at the same time
 LOCK_SECONDS = 60.0

@@ -7,19 +7,15 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from trackside.environment.identity import boot_id
 from trackside_daemon.history.frames.optional_library import library
-from trackside_daemon.http_client.errors import SendError, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from trackside_daemon.http_client.errors import Retry
+from trackside_daemon.http_client.errors import Retry, SendError, SettingError
 
 UNFINISHED = "_unfinished"  # folder of files that are being written; readers skip names that begin with _
 ABANDONED_SECONDS = 86_400.0  # a file that nobody has written to for so long has no writer, wherever that ran

@@ -1,19 +1,13 @@
 """Read every file of an archive back, and name those that are wrong."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.layout import schemas
-from trackside_daemon.bridges.parquet.store import MISSING, SUFFIX, FileError
+from trackside_daemon.bridges.parquet.store import MISSING, SUFFIX, FileError, FileStore
 from trackside_daemon.history.files.jsonl import folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.bridges.parquet.store import FileStore
 
 
 class _Part(NamedTuple):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside_daemon.bridges.protobuf import (
     BYTES,
@@ -26,16 +28,9 @@ from trackside_daemon.bridges.protobuf import (
     text,
     varint,
 )
-from trackside_daemon.bridges.record_file import PIECE_BYTES, RecordFile
+from trackside_daemon.bridges.record_file import PIECE_BYTES, RecordFile, Span
 from trackside_daemon.bridges.tensorboard.values import METADATA, OTHER_KINDS, TAG, NonScalar, Number, decode
-from trackside_daemon.history.files.left_out import DAMAGED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from trackside_daemon.bridges.record_file import Span
-    from trackside_daemon.history.files.left_out import LeftOut
+from trackside_daemon.history.files.left_out import DAMAGED, LeftOut
 
 LANES = 61
 LONG_BYTES = 4096  # a longer message is verified when something of it is imported: not for images and histograms

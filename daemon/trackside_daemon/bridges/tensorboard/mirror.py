@@ -1,28 +1,21 @@
 """Mirror runs to event files: one directory for each run, and one file for each attempt of a rank."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import socket
 import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.os_errors import file_error_text
 from trackside.packing import encoded_varint
-from trackside_daemon.bridges.mirrors.target import Target
+from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State, Target
 from trackside_daemon.bridges.tensorboard.event_file import WRITER, masked_crc
 from trackside_daemon.history.read.layers import cells
-from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.http_client.errors import Retry, SendError
 from trackside_daemon.model.text import cut_bytes, markdown_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State
-    from trackside_daemon.http_client.errors import Retry
 
 NAME_BYTES = 200  # of a run's folder; a file system allows 255, with the id
 _VERSION = b"brain.Event:2"

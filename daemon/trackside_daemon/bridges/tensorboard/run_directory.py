@@ -1,23 +1,17 @@
 """Read the event files of one run, which may lie in several directories: a writer for training, one for validation."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside_daemon.bridges.foreign_run import ForeignRun, newest
-from trackside_daemon.bridges.tensorboard.event_file import WRITER, EventFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.bridges.tensorboard.event_file import EventChunk
-    from trackside_daemon.history.files.items import Push, RunEntry
-    from trackside_daemon.history.files.left_out import LeftOut
+from trackside_daemon.bridges.tensorboard.event_file import WRITER, EventChunk, EventFile
+from trackside_daemon.history.files.items import Push, RunEntry
+from trackside_daemon.history.files.left_out import LeftOut
 
 MAX_FILES = 1000  # event files of a run that are open
 

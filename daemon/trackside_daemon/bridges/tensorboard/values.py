@@ -1,7 +1,5 @@
 """Decode the values of a summary: TensorFlow's summary.proto and tensor.proto, as TensorBoard's plugins use them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from math import isfinite

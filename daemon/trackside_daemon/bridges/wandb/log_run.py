@@ -5,28 +5,21 @@ checksum, a length and a kind: https://github.com/google/leveldb/blob/main/doc/l
 a block.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import struct
 import zlib
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from trackside_daemon.bridges import protobuf
 from trackside_daemon.bridges.foreign_run import ForeignRun
 from trackside_daemon.bridges.record_file import RecordFile
+from trackside_daemon.history.files.items import Push, RunEntry
 from trackside_daemon.history.files.json_format import number
-from trackside_daemon.history.files.left_out import DAMAGED, NO_NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.history.files.items import Push, RunEntry
-    from trackside_daemon.history.files.left_out import LeftOut
-
+from trackside_daemon.history.files.left_out import DAMAGED, NO_NUMBER, LeftOut
 
 MAGIC = b":W&B\xe1\xbe\x00"
 BLOCK_BYTES = 32 * 1024

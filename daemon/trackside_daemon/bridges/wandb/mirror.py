@@ -4,29 +4,23 @@ The client buffers what it gets, and uploads or writes everything before the end
 the run and ends it again. The end does not show whether the server has accepted the rows, so the server is queried for them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 from base64 import b64encode
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
-from trackside_daemon.bridges.mirrors.target import Target
+from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State, Target
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State
 
 STEP_KEY = "trackside/step"
 

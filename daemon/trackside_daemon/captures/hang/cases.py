@@ -1,19 +1,13 @@
 """The answers of all ranks, bounded and without control characters, merged: what holds up each process group."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from trackside.limits import FLIGHT_ENTRIES, FLIGHT_GROUPS
+from trackside.wire import Flight, FlightEntry
 from trackside_daemon.captures.hang.places import children_text, cleaned, innermost
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from trackside.wire import Flight, FlightEntry
-
 
 OLDEST = 1e9  # seconds; a greater age is none
 

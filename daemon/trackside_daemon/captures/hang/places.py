@@ -1,18 +1,12 @@
 """Places of a rank and of the processes below it, in words."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
+from trackside.wire import Child
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from trackside.wire import Child
 
 CHARACTERS = 100  # most characters of a name, a shape or a line in a verdict
 NAMED = 3  # processes that a clause names

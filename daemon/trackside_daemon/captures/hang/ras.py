@@ -1,19 +1,13 @@
 """The view of NCCL RAS, which NCCL 2.24 and later serve to the local machine (NCCL's user guide, "RAS")."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from trackside_daemon.captures.hang.places import cleaned
-from trackside_daemon.captures.hang.verdict import ranks_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.captures.hang.verdict import HangVerdict
+from trackside_daemon.captures.hang.verdict import HangVerdict, ranks_text
 
 ADDRESS = ("127.0.0.1", 28028)
 SECONDS = 1.0  # time limit of the whole answer

@@ -1,18 +1,11 @@
 """The verdict on a run that hangs: for whom it waits, and where that rank is."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from trackside_daemon.captures.hang.cases import Absent, Kind, WaitCase, find_cases
+from trackside_daemon.captures.hang.cases import Absent, Kind, RankDump, WaitCase, find_cases
 from trackside_daemon.model.text import number
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from trackside_daemon.captures.hang.cases import RankDump
-
 
 RANKS = 512  # most ranks that a list of a verdict has
 PLACES = 64  # most ranks whose place it has, those at fault first

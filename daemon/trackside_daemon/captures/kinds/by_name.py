@@ -1,19 +1,13 @@
 """All kinds of captures by their names, and the text of a capture."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
+from trackside_daemon.captures.kinds.kind import CaptureKind
 from trackside_daemon.captures.kinds.layers import Layers
 from trackside_daemon.captures.kinds.memory import MemoryCaptures
 from trackside_daemon.captures.kinds.modules import Modules
 from trackside_daemon.captures.kinds.profile import Profiles
 from trackside_daemon.captures.kinds.stacks import StackCaptures
-
-if TYPE_CHECKING:
-    from trackside_daemon.captures.kinds.kind import CaptureKind
-    from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.capture import Capture
 
 BY_NAME: dict[str, type[CaptureKind]] = {
     kind.name: kind for kind in (Profiles, StackCaptures, FlightRecorder, MemoryCaptures, Layers, Modules)

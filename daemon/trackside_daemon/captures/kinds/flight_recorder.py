@@ -1,8 +1,8 @@
 """Flight recorders of torch.distributed with the stacks of ranks, from trackside's client: who waits for whom."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -11,10 +11,6 @@ from trackside_daemon.captures.hang.cases import Absent, RankDump, rank_dump
 from trackside_daemon.captures.hang.verdict import verdict
 from trackside_daemon.captures.kinds.stacks import StackCaptures
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 RANKS = 30  # ranks in the text
 

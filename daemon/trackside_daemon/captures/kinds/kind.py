@@ -1,22 +1,17 @@
 """The base of all kinds of captures, and the interface of those who record ranks."""
 
-from __future__ import annotations
-
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from trackside.os_errors import os_error_text
+from trackside.wire import Body
+from trackside_daemon.model.capture import Capture, RankAnswer
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
+Summarize = Callable[[Mapping[int, Path]], dict[str, Any]]
 
-    from trackside.wire import Body
-    from trackside_daemon.model.capture import Capture, RankAnswer
-
-    Summarize = Callable[[Mapping[int, Path]], dict[str, Any]]
 
 MIN_FREE_BYTES = 1 << 20
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite, log10
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -12,18 +15,13 @@ from trackside_daemon.captures.kinds.kind import CaptureKind, failure
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.layer_rows import LayerFrame, merge_ranks
 from trackside_daemon.history.read.layers import HEADER, last_row, ranked, row, streams, values_by_layer
+from trackside_daemon.history.read.series import Readable
+from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.capture_limits import OPTIONS_BY_KIND
 from trackside_daemon.model.text import aligned, column_widths, number, shown
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+Line = Mapping[str, Any]
 
-    from trackside_daemon.history.read.series import Readable
-    from trackside_daemon.model.capture import Capture
-
-    Line = Mapping[str, Any]
 
 RANKS = 64  # ranks of one capture
 MISSED_STEPS = 8  # steps: the first measurement may be 4 steps late, and the last 4 early

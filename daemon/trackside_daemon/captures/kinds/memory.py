@@ -1,24 +1,18 @@
 """Memory of ranks as captures: the largest allocations, by trackside's client, and the mappings of the process."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from trackside.wire import MemorySnapshot
-from trackside_daemon.captures.kinds.kind import CaptureKind, written
+from trackside_daemon.captures.kinds.kind import AskRanks, CaptureKind, written
+from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.text import byte_size
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.model.capture import Capture
-    from trackside_daemon.model.rank_process import RankProcess
 
 ROWS = 40  # sites and mappings that a summary keeps of each
 SHOWN = 5  # likewise its text

@@ -1,26 +1,19 @@
 """Modules of a watched model as captures: the time and the activations of each, by trackside's client, as a Chrome trace."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from trackside.limits import PROFILE_SECONDS
-from trackside.wire import ModulesQuestion
-from trackside_daemon.captures.kinds.kind import CaptureKind, written
+from trackside.wire import ModuleCall, ModuleCalls, ModulesQuestion
+from trackside_daemon.captures.kinds.kind import AskRanks, CaptureKind, written
 from trackside_daemon.captures.kineto.windows import SLOWNESS, STEP_SECONDS
+from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.capture_limits import OPTIONS_BY_KIND
 from trackside_daemon.model.text import aligned, byte_size, column_widths, counted, duration, shown
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from trackside.wire import ModuleCall, ModuleCalls
-    from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.model.capture import Capture
 
 ROWS = 200  # modules of a rank that a summary keeps
 SHOWN = 24  # likewise its text, of the first rank

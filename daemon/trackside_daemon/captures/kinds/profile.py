@@ -1,13 +1,14 @@
 """Profiles of steps: recorded by PyTorch's own profiler or by trackside's client, summarised in a process of their own."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from trackside.wire import ProfileQuestion
-from trackside_daemon.captures.kinds.kind import CaptureKind, RankRecorder, written
+from trackside_daemon.captures.kinds.kind import AskRanks, CaptureKind, RankRecorder, Summarize, written
+from trackside_daemon.captures.kineto.recorder import KinetoRecorder
 from trackside_daemon.captures.kineto.windows import SLOWNESS, STEP_SECONDS
 from trackside_daemon.captures.summary.bottleneck import milliseconds, overall
 from trackside_daemon.captures.summary.difference import difference
@@ -15,15 +16,8 @@ from trackside_daemon.captures.summary.parts import PARTS
 from trackside_daemon.captures.summary.request import MODULE, SummaryRequest, TraceSummary
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
+from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.text import counted, cut, duration, percent, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.captures.kinds.kind import AskRanks, Summarize
-    from trackside_daemon.captures.kineto.recorder import KinetoRecorder
-    from trackside_daemon.model.capture import Capture
 
 ANSWER_SECONDS = 30.0  # how long a client may take from the end of its recording to its answer
 SUMMARY_SECONDS = 180.0  # the longest wait for one trace: 90 seconds of a processor, at idle priority

@@ -1,22 +1,16 @@
 """Stacks of all threads of ranks, from trackside's client, with and without PyTorch."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, ClassVar
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 
-from trackside_daemon.captures.kinds.kind import CaptureKind, written
+from trackside_daemon.captures.kinds.kind import AskRanks, CaptureKind, written
+from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.text import counted
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.model.capture import Capture
 
 SILENT = "it does not answer: it is stopped, or a call holds the GIL"
 

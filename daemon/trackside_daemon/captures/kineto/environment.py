@@ -1,20 +1,15 @@
 """The environment in which PyTorch asks this daemon for profiles, and the versions for which it is set."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import OTHER_DAEMON, is_tested, serves_this_user, variables
 from trackside.environment.identity import start_time
 from trackside_daemon.linux.child_process import output
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 FIRST_REQUEST_SECONDS = 60.0  # PyTorch first asks 6 s after its import, which may take long
 

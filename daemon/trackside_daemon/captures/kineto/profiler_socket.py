@@ -1,7 +1,5 @@
 """The socket that trainings ask for configurations, its thread, and the processes that ask."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

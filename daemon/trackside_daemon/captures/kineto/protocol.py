@@ -1,14 +1,10 @@
 """Datagrams between PyTorch and this daemon (libkineto's ``IpcFabricConfigClient.cpp``), and the text of a configuration."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trackside_daemon.model.capture import ProfileOptions
+from trackside_daemon.model.capture import ProfileOptions
 
 DATAGRAM_BYTES = 4096  # maximum size; a request with 1,000 ancestors has this size
 

@@ -1,33 +1,26 @@
 """Recordings by PyTorch's own profiler, which asks the daemon's socket for configurations."""
 
-from __future__ import annotations
-
 import logging
 import math
 import shutil
 import stat
+import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.captures.kineto import BUSY, TESTED, socket_directory
 from trackside.os_errors import file_error_text
-from trackside_daemon.captures.kinds.kind import RankRecorder
+from trackside_daemon.captures.kinds.kind import AskRanks, RankRecorder
 from trackside_daemon.captures.kineto.environment import will_ask
 from trackside_daemon.captures.kineto.profiler_socket import DELAY_SECONDS, Pollers, ProfilerSocket
-from trackside_daemon.captures.kineto.protocol import configuration
+from trackside_daemon.captures.kineto.protocol import RecordingWindow, configuration
 from trackside_daemon.captures.kineto.socket_file import DirectoryError
 from trackside_daemon.captures.kineto.windows import Windows
+from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.metric import Batch
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.captures.kineto.protocol import RecordingWindow
-    from trackside_daemon.model.capture import Capture
-    from trackside_daemon.model.rank_process import RankProcess
+from trackside_daemon.model.rank_process import RankProcess
 
 CHECK_SECONDS = 0.05  # how often files are checked
 TRIES = 3  # of recordings that start at a moment: on a busy machine, a process may get the request later

@@ -1,23 +1,15 @@
 """The windows in which ranks record: at once, after the same optimizer step, or at the same moment."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Sequence
 from math import ceil
-from typing import TYPE_CHECKING
 
 from trackside.limits import PROFILE_SECONDS
-from trackside.wire import StepsQuestion
-from trackside_daemon.captures.kineto.profiler_socket import DELAY_SECONDS, POLL_SECONDS
+from trackside.wire import OptimizerSteps, StepsQuestion
+from trackside_daemon.captures.kinds.kind import AskRanks
+from trackside_daemon.captures.kineto.profiler_socket import DELAY_SECONDS, POLL_SECONDS, Pollers
 from trackside_daemon.captures.kineto.protocol import RecordingWindow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside.wire import OptimizerSteps
-    from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.captures.kineto.profiler_socket import Pollers
-    from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.capture import Capture
 
 FIRST_SECONDS = 2 * POLL_SECONDS  # when a process that has just started asks for the first time, at the latest
 OFFER_SECONDS = 0.05  # a process that is due sooner may ask before it is offered a configuration

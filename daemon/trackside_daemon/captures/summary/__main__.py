@@ -4,11 +4,10 @@ The daemon limits its memory. It limits its time. After half a second of a proce
 nothing else does.
 """
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from trackside_daemon.captures.summary.request import SummaryRequest, TraceSummary
 from trackside_daemon.captures.summary.steps import cut, marked, write
@@ -16,10 +15,6 @@ from trackside_daemon.captures.summary.trace import EVENT_BYTES, TraceError, cou
 from trackside_daemon.captures.summary.trace_summary import summarize_trace
 from trackside_daemon.linux.process_limits import allowed_memory
 from trackside_daemon.linux.worker_call import WorkLimits, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 LIMITS = WorkLimits(90, quick_seconds=0.5)  # enough for 15 MB of traces without waiting until processors are free
 LESS = "record fewer steps, or no stacks"

@@ -1,13 +1,9 @@
 """The class of bottleneck of a rank, with the numbers that decide."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 CLASSES = ("data", "host", "compute", "communication", "copy", "memory")
 

@@ -1,16 +1,12 @@
 """The difference of two profiles of a run: what became slower or faster beyond the noise of the steps."""
 
-from __future__ import annotations
-
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trackside_daemon.captures.summary.parts import PARTS
 from trackside_daemon.captures.summary.tables import ROWS, percentiles
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 STEPS = 4  # fewer of them do not show their noise
 RELEVANT = 0.05  # share of a step below which a change explains nothing

@@ -1,12 +1,7 @@
 """Divide each step among what it waits for or does; the parts of a step sum to its duration."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 PARTS = ("compute", "overlapped", "exposed", "copies", "data", "idle", "other")
 """Compute alone, communication during compute and alone, copies, waiting for a batch, no work, and the profiler itself."""

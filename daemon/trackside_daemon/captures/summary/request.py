@@ -1,7 +1,5 @@
 """The request of the daemon to the worker process, and its answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,23 +1,17 @@
 """Cut a trace to whole steps, from the marks of its optimizer or of its profiler, and mark them for viewers."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
-from trackside_daemon.captures.summary.trace import TraceError
+from trackside_daemon.captures.summary.trace import Trace, TraceError, TraceEvent
 from trackside_daemon.model.capture_limits import MAX_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.captures.summary.trace import Trace, TraceEvent
 
 
 class Steps(NamedTuple):
@@ -54,7 +48,11 @@ def cut(trace: Trace, count: int | None, near: float | None = None) -> Steps:
         thread, edges = _thread(marks), [event.ts for event in _outermost(marks)]
         edges.append(_outermost(marks)[-1].end)
     else:
-        marks = [event for event in trace.events if event.cat == "user_annotation" and _is_optimizer(event.name)]
+        marks = [
+            event
+            for event in trace.events
+            if event.cat == "user_annotation" and event.name.startswith("Optimizer.step#")
+        ]
         if not marks:
             return _unmarked(trace)
         thread, edges = _thread(marks), [event.end for event in _outermost(marks)]
@@ -67,10 +65,6 @@ def cut(trace: Trace, count: int | None, near: float | None = None) -> Steps:
 def durations(edges: Sequence[float]) -> list[float]:
     """Return the seconds of each step."""
     return [(end - begin) / 1e6 for begin, end in pairwise(edges)]
-
-
-def _is_optimizer(name: str) -> bool:
-    return name.startswith("Optimizer.step#")
 
 
 def _begin(event: TraceEvent) -> float:

@@ -1,23 +1,18 @@
 """Tables of a profile: operators by their own time on CPU and GPU, and the user's functions by their nested calls."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics
 import sys
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from trackside_daemon.captures.summary.trace import TraceEvent
-
+from trackside_daemon.captures.summary.trace import TraceEvent
 
 LOADER = "enumerate(DataLoader)"  # begin of the mark in which a loop waits for its next batch
 

@@ -1,15 +1,10 @@
 """Read traces of PyTorch's profiler in Chrome's format, with only the fields that a summary needs."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXT_BYTES = 256 << 20  # the longest text that is read, about a million events
 EVENT_BYTES = 1024  # memory that is needed for an event with its text and what the summary makes of it, at most

@@ -3,8 +3,6 @@
 The daemon limits its memory. It uses processors and disks only when nothing else does.
 """
 
-from __future__ import annotations
-
 import sys
 
 from trackside_daemon.checkpoints.audit.audit import audit

@@ -1,27 +1,22 @@
 """Audit one checkpoint: everything that can be seen from outside."""
 
-from __future__ import annotations
-
 import errno
 import io
 import zipfile
 import zlib
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import msgspec
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.checkpoints.audit import files
+from trackside_daemon.checkpoints.audit.files import CheckpointFile
 from trackside_daemon.checkpoints.audit.reading import PIECE, UNPACKED, DamageError, FileReader, RefusedError
 from trackside_daemon.checkpoints.audit.request import CHANGING, Audited, AuditRequest
 from trackside_daemon.model.checkpoint import CheckedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.checkpoints.audit.files import CheckpointFile
 
 HEADER_BYTES = 100_000_000  # the most that the library accepts
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32}

@@ -1,29 +1,21 @@
 """List directories of checkpoints and the files of one, and check that all of them are there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import stat
 import zlib
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside.checkpoints.folder import MANIFEST
-from trackside_daemon.checkpoints.audit.reading import RefusedError
+from trackside_daemon.checkpoints.audit.reading import FileReader, RefusedError
 from trackside_daemon.checkpoints.audit.request import REFUSED, Entry, Listing, Scanned, ScanRequest
 from trackside_daemon.linux.quota import quota_left
-from trackside_daemon.model.checkpoint import shape_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from trackside_daemon.checkpoints.audit.reading import FileReader
-    from trackside_daemon.model.checkpoint import CheckedFile
-
+from trackside_daemon.model.checkpoint import CheckedFile, shape_of
 
 MAX_FILES = 10_000
 PATH_BYTES = 4096  # PATH_MAX of limits.h

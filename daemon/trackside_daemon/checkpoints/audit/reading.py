@@ -1,7 +1,5 @@
 """Read files at a limited rate, without displacing what the page cache has for others."""
 
-from __future__ import annotations
-
 import io
 import mmap
 import os

@@ -1,12 +1,10 @@
 """The requests of the daemon to the processes that read checkpoints, and their answers; a line of JSON each."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import msgspec
 
-from trackside_daemon.model.checkpoint import CheckedFile  # noqa: TC001  msgspec needs it at run time
+from trackside_daemon.model.checkpoint import CheckedFile
 
 MODULE = "trackside_daemon.checkpoints.audit"
 CHANGING = "it changed while it was read"  # an `Audited.unread` that is no result

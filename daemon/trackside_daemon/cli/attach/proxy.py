@@ -1,12 +1,10 @@
 """A run on behalf of a process: its session is one of this command, which lives as long as the process."""
 
-from __future__ import annotations
-
 import os
 import select
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -20,13 +18,8 @@ from trackside.transport.sender import Sender
 from trackside.transport.session import Session
 from trackside.wire import Flight, ProcessInfo, Stacks
 from trackside_daemon.cli.attach.stacks import stacks
-from trackside_daemon.cli.attach.target import PROC
+from trackside_daemon.cli.attach.target import PROC, AttachedProcess
 from trackside_daemon.linux.process_exit import exit_code, signal_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.cli.attach.target import AttachedProcess
 
 FLUSH_SECONDS = 2.0
 WAIT_SECONDS = 0.5  # how often a signal is noticed

@@ -1,21 +1,14 @@
 """Read the stacks of a process, in the best way that there is for it."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from trackside_daemon.cli.attach.injection import SINCE, InjectionError, stacks_inside
-from trackside_daemon.cli.attach.target import PROC
+from trackside_daemon.cli.attach.target import PROC, AttachedProcess
 from trackside_daemon.linux.child_process import output
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trackside_daemon.cli.attach.target import AttachedProcess
 
 PY_SPY_SECONDS = 5.0
 THREADS = 256  # most threads that are reported

@@ -1,7 +1,5 @@
 """A running process, as /proc describes it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,9 +1,8 @@
 """The commands alerts, alerts show and alerts dismiss: a list of alerts, one with its evidence, and marks of false alarms."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -12,14 +11,10 @@ from trackside_daemon.cli.commands.runs import STALE
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Form, Json, StoragePath, Url, argument, flag, option
 from trackside_daemon.cli.output import form_of, print_answer, print_json, print_lines
+from trackside_daemon.cli.sources.source import Source
 from trackside_daemon.documents.text import table, wrapped
 from trackside_daemon.model.text import duration, short_moment, shown
 from trackside_daemon.model.troubles import PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trackside_daemon.cli.sources.source import Source
 
 FINGERPRINT = 16  # length of an alert's id in the JSON log, which may have no letters
 

@@ -1,7 +1,5 @@
 """The command archive: write ended runs as Parquet files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

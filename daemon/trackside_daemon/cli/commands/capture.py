@@ -1,10 +1,9 @@
 """The commands capture and captures: record a run now, and list what was recorded."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -14,16 +13,11 @@ from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url, argument, flag, option
 from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.cli.sources.source import Source
 from trackside_daemon.documents.text import table
-from trackside_daemon.model.capture import FINAL
+from trackside_daemon.model.capture import FINAL, KindName
 from trackside_daemon.model.capture_limits import MAX_STEPS, CaptureBody, OptionError
 from trackside_daemon.model.text import byte_size, moment, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trackside_daemon.cli.sources.source import Source
-    from trackside_daemon.model.capture import KindName
 
 STALE = "no daemon answers: the state of a capture that has not ended is the last one stored"
 

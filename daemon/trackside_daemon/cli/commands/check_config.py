@@ -1,7 +1,5 @@
 """The command check-config."""
 
-from __future__ import annotations
-
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any

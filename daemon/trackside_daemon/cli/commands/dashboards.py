@@ -1,7 +1,5 @@
 """The command dashboards: writes the Grafana dashboards of trackside and their provisioning."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

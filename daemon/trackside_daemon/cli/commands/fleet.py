@@ -1,7 +1,5 @@
 """The command fleet: questions over the archived runs of all machines."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn

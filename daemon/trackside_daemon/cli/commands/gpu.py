@@ -1,7 +1,5 @@
 """The commands pause-gpu and resume-gpu: a daemon closes the GPUs' device files, and opens them again."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from datetime import datetime

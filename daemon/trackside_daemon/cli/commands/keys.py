@@ -1,7 +1,5 @@
 """The command keys: keys that let training jobs on other machines push to the daemon of this one."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from typing import Annotated

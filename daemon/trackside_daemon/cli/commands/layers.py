@@ -1,7 +1,5 @@
 """`trackside layers`: the layers of an observed model that stand out most."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from trackside_daemon.cli.errors import errors_reported, fail

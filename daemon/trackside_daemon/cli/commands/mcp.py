@@ -1,7 +1,5 @@
 """The command mcp: answers for agents, a JSON-RPC message a line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

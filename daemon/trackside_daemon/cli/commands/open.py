@@ -1,7 +1,5 @@
 """The command open: prints the link to the dashboard again."""
 
-from __future__ import annotations
-
 import os
 import webbrowser
 

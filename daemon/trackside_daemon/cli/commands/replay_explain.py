@@ -1,20 +1,13 @@
 """Output of `trackside replay --explain`: why an alert fires at a step or does not, by the settings that decide it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from trackside_daemon.cli.errors import CommandError
 from trackside_daemon.detectors.rank_detectors import ALERTS
-from trackside_daemon.detectors.what_if import RecordedPushes, decisions
+from trackside_daemon.detectors.settings import DetectorThresholds
+from trackside_daemon.detectors.what_if import Decision, RecordedPushes, decisions
 from trackside_daemon.documents.text import table, wrapped
 from trackside_daemon.model.text import number, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.detectors.settings import DetectorThresholds
-    from trackside_daemon.detectors.what_if import Decision
 
 SAMPLES = 8  # last samples of the key to print
 

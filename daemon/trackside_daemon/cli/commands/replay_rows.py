@@ -1,16 +1,16 @@
 """Rows from JSON lines or CSV, of `trackside export` or written by hand, for `trackside replay`."""
 
-from __future__ import annotations
-
+import io
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 import msgspec
 
-from trackside_daemon.bridges.foreign_run import ForeignRunError
+from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError
 from trackside_daemon.cli.errors import CommandError, warn
 from trackside_daemon.detectors.replay import PushedRow
 from trackside_daemon.detectors.step_durations import DURATION, StepDurations
@@ -19,13 +19,6 @@ from trackside_daemon.history.files.formats import PEEK_BYTES
 from trackside_daemon.history.files.items import LINE_BYTES, FormatError, ItemClock, Push
 from trackside_daemon.history.files.json_format import PARSE_ERRORS, number
 from trackside_daemon.history.files.left_out import LeftOut
-
-if TYPE_CHECKING:
-    import io
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import BinaryIO
-
-    from trackside_daemon.bridges.foreign_run import ForeignRun
 
 
 class _Pushed(msgspec.Struct):

@@ -1,7 +1,5 @@
 """`trackside report`: one file about runs, to keep or to send."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

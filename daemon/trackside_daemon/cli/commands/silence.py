@@ -1,7 +1,5 @@
 """The command silence: mutes alerts for a while."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The commands of spools: list them, and send those of ended processes to a daemon."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

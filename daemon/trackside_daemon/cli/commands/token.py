@@ -1,7 +1,5 @@
 """The command token: prints the token of the API, or replaces it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`trackside why`: where the time of a run went, and what to do about it."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from trackside_daemon.cli.errors import errors_reported, warn

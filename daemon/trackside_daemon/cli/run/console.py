@@ -1,7 +1,5 @@
 """The output of a command, copied to this process's own and kept in files: through a terminal where there is one."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select

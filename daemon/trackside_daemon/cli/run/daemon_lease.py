@@ -4,8 +4,6 @@ The daemon therefore also serves commands that start later, and it ends with the
 kernel releases a lock when its process ends.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -4,22 +4,15 @@ It pushes to the daemon of $TRACKSIDE_ENDPOINT until SIGTERM, after which the ru
 have failed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from trackside_daemon.bridges.finding import FOLLOWED
 from trackside_daemon.bridges.following import POLL_SECONDS, Follower, Stored
-from trackside_daemon.cli.sources.source import SourceError
+from trackside_daemon.cli.sources.source import Source, SourceError
 from trackside_daemon.history.directory import HistoryError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.cli.sources.source import Source
 
 AUTOMATIC = "auto"
 """Place that stands for `FOLLOWED` in the working directory."""

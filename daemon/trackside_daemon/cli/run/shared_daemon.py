@@ -3,8 +3,6 @@
 It runs with these flags as long as LOCK, a `DaemonLease`, has users.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

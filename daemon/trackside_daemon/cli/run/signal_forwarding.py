@@ -5,8 +5,6 @@ deliver it twice, and the second delivery may cut short what the first began, su
 process alone is meant for the command and must be forwarded.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

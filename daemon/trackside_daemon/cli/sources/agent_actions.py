@@ -3,25 +3,19 @@
 They ask the API as commands of that person do: the daemon offers them to agents only by its setting ``web.agent-actions``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from trackside_daemon import __version__
 from trackside_daemon.agents.answers import recorded
 from trackside_daemon.agents.protocol import Protocol
-from trackside_daemon.agents.tools import TOOLS
+from trackside_daemon.agents.tools import TOOLS, CaptureArguments
 from trackside_daemon.agents.untrusted import unmark
 from trackside_daemon.cli.sources.source import SourceError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.agents.tools import CaptureArguments
-
-    Record = Callable[[str, dict[str, Any]], dict[str, Any]]
+Record = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 class Actions:

@@ -3,8 +3,6 @@
 The format is a subset of Prometheus' HTTP client configuration: ``basic_auth`` and ``tls_config``.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import socket

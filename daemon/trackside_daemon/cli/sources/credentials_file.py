@@ -1,10 +1,10 @@
 """The content of a ``--web.credentials-file``: a subset of Prometheus' HTTP client configuration."""
 
-from __future__ import annotations
-
 import os
+import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from pydantic import Field, SecretStr, ValidationError
 
@@ -15,10 +15,6 @@ from trackside_daemon.cli.sources.source import LockedError
 from trackside_daemon.config.near import explain
 from trackside_daemon.config.section import Section
 from trackside_daemon.config.yaml import YamlError, parse
-
-if TYPE_CHECKING:
-    import socket
-    from pathlib import Path
 
 MOST_BYTES = 64 * 1024
 

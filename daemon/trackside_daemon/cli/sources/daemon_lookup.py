@@ -11,10 +11,11 @@ import re
 import socket
 import stat
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from trackside.environment import discovery
@@ -22,12 +23,7 @@ from trackside.os_errors import file_error_text
 from trackside.transport.announcement import connectable
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.api_source import ApiSource
-from trackside_daemon.cli.sources.source import LockedError, SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.cli.sources.source import Source
+from trackside_daemon.cli.sources.source import LockedError, Source, SourceError
 
 VARIABLE = "TRACKSIDE_STORAGE__PATH"  # variable of the daemon's setting
 

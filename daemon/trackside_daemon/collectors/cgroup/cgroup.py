@@ -278,7 +278,9 @@ class CgroupCollector:
         pids = {process.pid for process in self._rank_processes()}
         # The pid is 0 where it is hidden from this pid namespace.
         self._find(pids - {0}, now)
-        used = {cgroup.path: cgroup for cgroup in self._by_pid.values() if cgroup is not None and _is_visible(cgroup)}
+        used = {
+            cgroup.path: cgroup for cgroup in self._by_pid.values() if cgroup and (cgroup.v2 or any(cgroup.v1.values()))
+        }
         self._follow(used, now)
         # All at once, before the loop: `CgroupOomKills` compares the counter of a cgroup with those above it.
         self._counters.read(now)
@@ -345,7 +347,3 @@ class CgroupCollector:
 
 def _exists(cgroup: Cgroup) -> bool:
     return all(levels[0].is_dir() for levels in (*cgroup.v1.values(), cgroup.v2) if levels)
-
-
-def _is_visible(cgroup: Cgroup) -> bool:
-    return bool(cgroup.v2 or any(cgroup.v1.values()))

@@ -3,26 +3,21 @@
 The root of a hierarchy is left out: its values are those of the whole machine, which other collectors read.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside_daemon.collectors.host.pressure import stalls
 from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.linux.cgroups import Cgroup
 from trackside_daemon.model.families import cgroup as families
+from trackside_daemon.model.metric import Metric
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+Reading = tuple[Metric, tuple[str, ...], float | None]
+"""A family, its label values after the cgroup's, and the value; None for a missing value."""
+Reader = Callable[[str], Iterator[Reading]]
 
-    from trackside_daemon.linux.cgroups import Cgroup
-    from trackside_daemon.model.metric import Metric
-
-    Reading = tuple[Metric, tuple[str, ...], float | None]
-    """A family, its label values after the cgroup's, and the value; None for a missing value."""
-    Reader = Callable[[str], Iterator[Reading]]
 
 EVENTS = ("low", "high", "max", "oom", "oom_kill", "oom_group_kill")
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -4,24 +4,24 @@ Every series has ``gpu``, the index of nvidia-smi, which may change at a reboot,
 ``trackside_gpu_info`` has all other identification.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
+from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import nvml as nvml_families
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlDown, NvmlLate, NvmlLocked, NvmlPaused, NvmlUnavailable
-from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
-    from trackside_daemon.nvml.handle.handle import Nvml
-    from trackside_daemon.nvml.reading import Value
-
+from trackside_daemon.nvml.handle.handle import (
+    Nvml,
+    NvmlAbsent,
+    NvmlDown,
+    NvmlLate,
+    NvmlLocked,
+    NvmlPaused,
+    NvmlUnavailable,
+)
+from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading, Value
 
 _METRICS = {name: family.metric for name, family in gpu_families.FAMILIES.items()}
 

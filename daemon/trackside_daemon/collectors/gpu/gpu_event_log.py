@@ -1,18 +1,11 @@
 """Log GPU events: GPUs found, lost and recovered, Xid errors, and missing permissions."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from trackside.log_once import LogOnce
-from trackside_daemon.nvml.reading import DOWN, NO_PERMISSION, NOT_ANSWERING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from trackside_daemon.nvml.reading import GpuReading, Reading
+from trackside_daemon.nvml.reading import DOWN, NO_PERMISSION, NOT_ANSWERING, GpuReading, Reading
 
 log = logging.getLogger("trackside")
 

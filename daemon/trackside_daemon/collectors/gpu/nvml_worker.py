@@ -1,20 +1,14 @@
 """Collect the numbers of GPUs present and expected, and the NVML worker's counters, also while there are no readings."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trackside_daemon.collectors.gpu.gpu import faults
+from trackside_daemon.collectors.gpu.gpu import GpuCollector, faults
 from trackside_daemon.model.families import nvml as nvml_families
 from trackside_daemon.model.metric import Sample, json_number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trackside_daemon.collectors.gpu.gpu import GpuCollector
-    from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.nvml.handle.handle import Nvml
 
 # Variables that Kubernetes, systemd-nspawn and Podman (`container`), Apptainer, Singularity and Slurm set.
 PARTIAL_VARIABLES = (

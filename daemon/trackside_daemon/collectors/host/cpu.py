@@ -1,7 +1,5 @@
 """Collect CPU time of the host by mode, the number of CPUs, and runnable and blocked tasks, from /proc/stat."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

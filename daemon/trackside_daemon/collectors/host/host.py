@@ -1,17 +1,15 @@
 """The collectors of the host, each of which reads one subject of /proc or /sys; the short ones are here."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.base import Collector, NothingToCollect
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
 from trackside_daemon.collectors.host.infiniband import InfinibandCollector
@@ -19,15 +17,10 @@ from trackside_daemon.collectors.host.network import NetworkCollector
 from trackside_daemon.collectors.host.pressure import PressureCollector
 from trackside_daemon.collectors.host.thermal import ThermalCollector
 from trackside_daemon.collectors.kernel_files import fields, no_field, not_a_number, number, read, read_base
+from trackside_daemon.collectors.settings import CollectorsSection, PathSection
 from trackside_daemon.linux.adjtimex import Discipline, discipline
 from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.collectors.base import Collector
-    from trackside_daemon.collectors.settings import CollectorsSection, PathSection
 
 log = logging.getLogger("trackside")
 

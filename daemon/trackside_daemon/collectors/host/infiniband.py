@@ -4,8 +4,6 @@ RDMA traffic, such as NCCL's, does not appear in /proc/net/dev. Drivers differ: 
 others list files that cannot be read. Each file is therefore read independently.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

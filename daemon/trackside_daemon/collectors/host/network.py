@@ -6,8 +6,6 @@ The collector therefore reads the network of process 1 of `--path.procfs`. That 
 needs the host's network to show the host.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Collect the time in which tasks of the host waited for CPU, memory and I/O, from /proc/pressure."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

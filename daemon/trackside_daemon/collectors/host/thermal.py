@@ -1,7 +1,5 @@
 """Collect temperatures of CPUs from hwmon, and their energy from RAPL (powercap)."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -3,20 +3,15 @@
 The samples are sums, because a series per worker would make new series in every epoch.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-    from pathlib import Path
-
-    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
 
 GENERATION_SECONDS = 60.0  # shortest time for which the last counts of a process are kept after it was last seen
 

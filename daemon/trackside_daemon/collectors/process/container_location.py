@@ -1,19 +1,14 @@
 """Find the cgroup of a process, and its container and Slurm job from the cgroup's path."""
 
-from __future__ import annotations
-
 import re
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.collectors.process.process_tree import ProcessKey
 from trackside_daemon.linux.cgroups import label
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from trackside_daemon.collectors.process.process_tree import ProcessKey
 
 AGAIN_SECONDS = 30.0  # time until a location is read again: a process can be moved to another cgroup, but seldom is
 

@@ -5,27 +5,23 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.collectors.process.child_processes import ChildProcesses, SeriesLabels
 from trackside_daemon.collectors.process.process_roles import ProcessRoles, Role
-from trackside_daemon.collectors.process.process_tree import ProcessTree, read_stat
+from trackside_daemon.collectors.process.process_tree import ProcessKey, ProcessTree, Stat, read_stat
 from trackside_daemon.collectors.process.rank_usage import RankUsage
 from trackside_daemon.collectors.process.shm import ShmHistory
 from trackside_daemon.collectors.process.worker_deaths import WorkerDeaths
 from trackside_daemon.linux.oom import OomKills
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
-    from trackside_daemon.model.rank_process import RankProcess
-    from trackside_daemon.model.records import Record
+from trackside_daemon.model.rank_process import RankProcess
+from trackside_daemon.model.records import Record
 
 # The kernel stops the page faults of a process while something reads this file.
 SECONDS = 60.0  # interval of reading

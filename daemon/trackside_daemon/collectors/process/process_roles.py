@@ -1,13 +1,9 @@
 """Roles of the processes below a rank, by their names."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Literal
 
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
+from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
 
 WORKER = "pt_data_worker"  # name that PyTorch 2.5 and later give to data loader workers, for every start method
 

@@ -3,8 +3,6 @@
 Reads only files that need no lock on a process's memory, so a rank with page faults is never delayed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator

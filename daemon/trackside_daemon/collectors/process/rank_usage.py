@@ -1,19 +1,13 @@
 """Read memory, CPU time, I/O and files of a rank's process, without those of its children."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
-    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
 
 LATER_SECONDS = 10.0  # interval of reading values that seldom change or are expensive
 

@@ -9,32 +9,26 @@ Simulated GPUs have no processes. For dashboards to show something, a rank that 
 GPU of its local rank.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.environment.identity import start_time
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations, slurm_job
-from trackside_daemon.collectors.process.process_roles import role
+from trackside_daemon.collectors.process.process_roles import Role, role
 from trackside_daemon.collectors.process.process_tree import FirstNames, ProcessKey
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.families import training
 from trackside_daemon.model.metric import Sample
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.nvml.peaks import peak_flops
 from trackside_daemon.nvml.readers.host_pids import in_host_pid_namespace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from trackside_daemon.collectors.process.process_roles import Role
-    from trackside_daemon.model.rank_process import RankProcess
-    from trackside_daemon.nvml.reading import GpuReading
+from trackside_daemon.nvml.reading import GpuReading
 
 GENERATIONS = 16  # longest search for an ancestor, in processes
 OTHERS = 256  # most processes in addition to the ranks, those that ranks started first; a machine normally has a few
@@ -64,11 +58,6 @@ def by_index(claim: str, gpus: Sequence[GpuReading]) -> GpuReading | None:
     if number == claim and len(names) > 1:
         return None
     return next((gpu for gpu in gpus if gpu.index == int(number)), None)
-
-
-def has_mig_devices(gpu: GpuReading) -> bool:
-    """Return whether a GPU is divided into MIG devices."""
-    return bool(_mig_uuids(gpu))
 
 
 def _mig_uuids(gpu: GpuReading) -> list[str]:
@@ -330,7 +319,7 @@ def _claimed(process: RankProcess, gpus: Sequence[GpuReading], statuses: Process
 
 def _peak(gpus: Collection[GpuReading], shares: Mapping[str, int]) -> float | None:
     """Return the FLOP/s of some GPUs together, each divided by its *shares*; None when that of one is unknown."""
-    peaks = [(peak_flops(gpu.info.get("name", "")), shares[gpu.uuid]) for gpu in gpus if not has_mig_devices(gpu)]
+    peaks = [(peak_flops(gpu.info.get("name", "")), shares[gpu.uuid]) for gpu in gpus if not _mig_uuids(gpu)]
     if not peaks or len(peaks) < len(gpus) or any(peak is None for peak, _ in peaks):
         return None
     return sum(peak / ranks for peak, ranks in peaks if peak is not None)

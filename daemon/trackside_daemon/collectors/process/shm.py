@@ -1,13 +1,9 @@
 """Recent use of /dev/shm, through which data loader workers pass batches, as the ranks report it."""
 
-from __future__ import annotations
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trackside_daemon.model.rank_process import RankProcess
+from trackside_daemon.model.rank_process import RankProcess
 
 # What a dead worker had filled is soon free again.
 MEMORY_SECONDS = 10.0  # time for which the largest use is remembered

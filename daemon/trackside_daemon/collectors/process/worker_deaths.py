@@ -1,31 +1,25 @@
 """Report how data loader workers die, and why: to a run's history, to the log and as a counter."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
 import resource
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.process.child_processes import SeriesLabels
-from trackside_daemon.collectors.process.process_tree import DESCENDANTS, read_stat
+from trackside_daemon.collectors.process.process_tree import DESCENDANTS, ProcessKey, Stat, read_stat
+from trackside_daemon.collectors.process.shm import ShmUse
+from trackside_daemon.linux.oom import OomKills, OomWatch
 from trackside_daemon.linux.pid_namespaces import own_pid
 from trackside_daemon.linux.process_exit import PidfdPoller, exit_code, signal_name
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.metric import Sample
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Event
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
-    from trackside_daemon.collectors.process.shm import ShmUse
-    from trackside_daemon.linux.oom import OomKills, OomWatch
-    from trackside_daemon.model.rank_process import RankProcess
 
 # By then, a rank that was killed together with its worker has ended too, or has reported its /dev/shm.
 LAG_SECONDS = 0.5  # time from a worker's end to the decision about its cause

@@ -1,7 +1,5 @@
 """Ray's dashboard: its address, what it lists, and when it is given up."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice

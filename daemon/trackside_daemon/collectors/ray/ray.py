@@ -1,16 +1,14 @@
 """Collect the nodes of Ray on this machine, and the cluster of the dashboard, with the token that this wants."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from trackside.environment.identity import start_time
@@ -21,12 +19,7 @@ from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.http_client.http_request import bearer_header, request, tls_context
 from trackside_daemon.linux.socket_address import strangers
 from trackside_daemon.model.families import ray as f
-from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.metric import Metric, Sample
 
 # What actors of a name do, in the frameworks of reinforcement learning.
 _ROLES = (

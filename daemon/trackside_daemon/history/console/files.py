@@ -1,7 +1,5 @@
 """Segments of a command's output as files; the oldest are deleted."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """The output of a terminal as lines of plain text, and searches in them."""
 
-from __future__ import annotations
-
 import re
 from itertools import islice
 from typing import NamedTuple

@@ -1,13 +1,12 @@
 """Read CSV files: our exports, and those of other tools (see `formats`)."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside_daemon.history.files.export import COLUMNS
 from trackside_daemon.history.files.items import (
@@ -21,13 +20,8 @@ from trackside_daemon.history.files.items import (
     MachineValues,
     Push,
 )
-from trackside_daemon.history.files.left_out import DAMAGED_LINE, NO_NUMBER, TORN_LINE, lines
+from trackside_daemon.history.files.left_out import DAMAGED_LINE, NO_NUMBER, TORN_LINE, LeftOut, lines
 from trackside_daemon.model.text import csv_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.history.files.left_out import LeftOut
 
 # Of a key's column next to a column "value".
 KEY_COLUMN_NAMES = ("metric.name", "metric_name", "metric", "key", "tag", "name")

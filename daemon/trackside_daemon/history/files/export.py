@@ -8,18 +8,18 @@ Pushes of more than `GROUP` keys are split, so that a run of a million keys need
 Numbers are written so that reading restores every bit; NaN and infinities are ``nan``, ``inf`` and ``-inf``.
 """
 
-from __future__ import annotations
-
 import json
+import sqlite3
 from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.codec import decode_axis
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.media_lines import media_lines
-from trackside_daemon.history.files.merging import merge
+from trackside_daemon.history.files.merging import Chunk, Line, merge
 from trackside_daemon.history.files.selection import ALL, Selection, machine_series, streams
 from trackside_daemon.history.media.index import history_of
 from trackside_daemon.history.read import alert_reader, reader
@@ -37,12 +37,6 @@ from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.capture import as_json
 from trackside_daemon.model.text import csv_line, rfc3339
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from trackside_daemon.history.files.merging import Chunk, Line
 
 Format = Literal["csv", "json", "jsonl", "long"]
 FORMATS: tuple[Format, ...] = get_args(Format)[:3]  # those that an import reads

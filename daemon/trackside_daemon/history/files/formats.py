@@ -5,20 +5,15 @@ time, and one per key, where a blank cell means no value (pandas, W&B and most s
 value (Aim); TensorBoard's CSV; and JSON lines with the step and the keys in one object.
 """
 
-from __future__ import annotations
-
 import io
 import re
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from collections.abc import Iterator
+from typing import Any, BinaryIO, cast
 
 from trackside_daemon.history.files.csv_format import read_csv
 from trackside_daemon.history.files.items import FormatError, Item, ItemClock
 from trackside_daemon.history.files.json_format import read_document, read_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.history.files.left_out import LeftOut
+from trackside_daemon.history.files.left_out import LeftOut
 
 PEEK_BYTES = 4096
 

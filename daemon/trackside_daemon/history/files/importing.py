@@ -1,22 +1,17 @@
 """Import runs from files into the history, each completely or not at all."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
+from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from trackside_daemon.history.files.run_file import RunFile
+from trackside_daemon.history.record.store import RecordStore
+from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import BatchIngested, MachineSample, Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.history.files.run_file import RunFile
-    from trackside_daemon.history.record.store import RecordStore
-    from trackside_daemon.history.record.writer import Writer
 
 BATCH_BYTES = 2 * 1024 * 1024  # approximate size of a transaction; live runs are written between two of them
 

@@ -1,7 +1,5 @@
 """Write the items of a run as the JSON lines that `json_format` reads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from math import isfinite

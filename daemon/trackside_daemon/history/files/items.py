@@ -1,9 +1,7 @@
 """The contents of a run's file in any format: what `formats` reads and `importing` writes, and the fields of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -57,7 +55,7 @@ class RunEntry(NamedTuple):
     line: int = 0
 
 
-Item: TypeAlias = "Push | MachineValues | RunEntry"
+Item = Push | MachineValues | RunEntry
 
 
 class ItemClock:

@@ -1,12 +1,12 @@
 """Read JSON lines, and the JSON document of our export (see `formats`)."""
 
-from __future__ import annotations
-
+import io
 import json
 import re
 from array import array
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -24,14 +24,8 @@ from trackside_daemon.history.files.items import (
     microseconds,
 )
 from trackside_daemon.history.files.json_scanner import Scanner
-from trackside_daemon.history.files.left_out import DAMAGED, DAMAGED_LINE, NO_NUMBER, TORN_LINE, lines
+from trackside_daemon.history.files.left_out import DAMAGED, DAMAGED_LINE, NO_NUMBER, TORN_LINE, LeftOut, lines
 from trackside_daemon.history.files.merging import Chunk, merge
-
-if TYPE_CHECKING:
-    import io
-    from collections.abc import Iterator, Mapping
-
-    from trackside_daemon.history.files.left_out import LeftOut
 
 PARSE_ERRORS = (ArithmeticError, RecursionError, TypeError, ValueError)  # errors of malformed JSON
 

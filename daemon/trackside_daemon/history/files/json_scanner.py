@@ -1,7 +1,5 @@
 """Read a JSON document of any length and layout, one value at a time."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import re

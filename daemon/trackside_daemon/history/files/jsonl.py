@@ -10,8 +10,6 @@ complete.
 Other times are Unix seconds with microseconds; NaN and infinities are the texts ``nan``, ``inf`` and ``-inf``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -20,10 +18,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from trackside.wire import Hello
 from trackside_daemon.history.directory import make_private, writable_directory
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.capture import Capture
@@ -36,18 +36,13 @@ from trackside_daemon.model.records import (
     Event,
     MachineSample,
     Notified,
+    Record,
     RunState,
     SessionOpened,
     Silence,
 )
 from trackside_daemon.model.session import RankRef
 from trackside_daemon.model.text import rfc3339
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trackside.wire import Hello
-    from trackside_daemon.model.records import Record
 
 OPTION = "--storage.jsonl"
 HOST = "host"

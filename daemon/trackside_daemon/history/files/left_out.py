@@ -3,17 +3,12 @@
 A damaged record costs itself: a reader counts it here, and goes on with the next one that is whole.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, AnyStr, NamedTuple
+from typing import IO, AnyStr, NamedTuple
 
 from trackside_daemon.history.files.items import LINE_BYTES
 from trackside_daemon.model.text import counted, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import IO
 
 SHOWN = 3  # names in a line
 

@@ -1,7 +1,5 @@
 """Lines of JSON with the images, texts and tables of a run: images in base64."""
 
-from __future__ import annotations
-
 import binascii
 import json
 from base64 import b64decode, b64encode

@@ -1,13 +1,9 @@
 """Merge the series of a rank back into the pushes that they came from."""
 
-from __future__ import annotations
-
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 Chunk: TypeAlias = "tuple[array[int], array[int], array[float]]"
 """Consecutive samples of a series: steps, times in microseconds, values."""

@@ -3,18 +3,17 @@
 Each rank of an attempt is one session with messages numbered from 1.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from io import SEEK_END
 from itertools import chain
 from math import inf
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +28,7 @@ from trackside_daemon.history.files.items import (
     AttemptFields,
     EventFields,
     FormatError,
+    Item,
     MachineValues,
     Push,
     RunEntry,
@@ -38,16 +38,10 @@ from trackside_daemon.history.files.items import (
 from trackside_daemon.history.files.layer_lines import frame_of
 from trackside_daemon.history.files.left_out import DAMAGED_LINE, LeftOut
 from trackside_daemon.history.files.media_lines import item_of
-from trackside_daemon.model.capture import CaptureJson
+from trackside_daemon.model.capture import Capture, CaptureJson
 from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
 from trackside_daemon.model.session import SessionRef
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from trackside_daemon.history.files.items import Item
-    from trackside_daemon.model.capture import Capture
 
 SAMPLE_BYTES = 64 * 1024
 MOVED = "its files stayed where it was recorded"

@@ -1,23 +1,17 @@
 """The part of a run that an export selects, with the series of its machine, and the number of its samples."""
 
-from __future__ import annotations
-
+import sqlite3
+from collections.abc import Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside_daemon.history.codec import decode_axis
-from trackside_daemon.history.files.merging import merge
+from trackside_daemon.history.files.merging import Line, merge
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import EVERYTHING, LogTail, Readable, StoredSeries, Window, cut, find, samples
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
 from trackside_daemon.history.series_name import series_labels
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.history.files.merging import Line
 
 
 class MachineSeries(NamedTuple):

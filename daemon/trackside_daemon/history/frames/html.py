@@ -1,7 +1,5 @@
 """Tables for notebooks. All texts of runs are escaped: any training can choose them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from html import escape

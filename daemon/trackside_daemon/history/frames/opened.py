@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import warnings
 from array import array
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.history import directory
 from trackside_daemon.history.database import FILE
@@ -17,10 +19,6 @@ from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader, run_query
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.series import EVERYTHING, Window, samples
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection, Iterator, Sequence
 
 VARIABLE = "TRACKSIDE_STORAGE__PATH"  # variable of the daemon's setting
 SHOWN_RUNS = 20  # runs that a notebook shows

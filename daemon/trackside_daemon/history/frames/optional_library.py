@@ -1,7 +1,5 @@
 """Import a library that only some need."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

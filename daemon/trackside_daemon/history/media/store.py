@@ -1,28 +1,23 @@
 """Write the media of runs: each item is checked, and becomes a file of a fixed kind for this user alone."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
 import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from trackside.limits import BATCH_ROWS, MEDIA_BYTES, MEDIA_KEY_LENGTH
 from trackside.media.png import PngError, check
 from trackside.os_errors import os_error_text
+from trackside.wire import MediaItem
 from trackside_daemon.history.media.index import DIRECTORY, INDEX, SUFFIXES, MediaFile, directory_of, read
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from trackside.wire import MediaItem
-    from trackside_daemon.model.session import SessionRef
+from trackside_daemon.model.session import SessionRef
 
 BINS = 1024  # most bins of a histogram
 ITEMS = 20_000  # most files of a run

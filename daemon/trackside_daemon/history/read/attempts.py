@@ -1,10 +1,10 @@
 """Read the attempts of runs: the last one, its end, its highest step, its processes; and the sessions of clients."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,10 +12,6 @@ from trackside.wire import Identity
 from trackside_daemon.history.clock_moves import clock_moves
 from trackside_daemon.history.read.axes import push_times
 from trackside_daemon.history.read.series import LogTail
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
 
 
 def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, float | None] | None:

@@ -1,21 +1,13 @@
 """Read when a rank made its steps: from evenly spaced blocks, whatever the length of the run."""
 
-from __future__ import annotations
-
+import sqlite3
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from trackside_daemon.history.clock_moves import moved, moves_of_stream
+from trackside_daemon.history.clock_moves import ClockMove, moved, moves_of_stream
 from trackside_daemon.history.codec import decode_axis
-from trackside_daemon.history.read.series import find
+from trackside_daemon.history.read.series import LogTail, StoredSeries, find
 from trackside_daemon.history.schema import BLOCK_BITS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
-
-    from trackside_daemon.history.clock_moves import ClockMove
-    from trackside_daemon.history.read.series import LogTail, StoredSeries
 
 Axis = tuple["array[int]", "array[int]"]
 """Steps of consecutive samples, and their times in Unix microseconds."""

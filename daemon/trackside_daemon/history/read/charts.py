@@ -7,20 +7,18 @@ from the log.
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain, compress
 from math import inf, isfinite, isnan, nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.history import codec
 from trackside_daemon.history.codec import BLOCK, CELL, decode_axis
 from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries, Window, cut, decode
 from trackside_daemon.history.schema import BLOCK_BITS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
 
 POINTS = 2000
 

@@ -1,23 +1,17 @@
 """Read the last samples of live ranks, so that detectors can continue from them."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, NamedTuple
+import sqlite3
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
 
 from trackside.roles import usable
 from trackside.wire import Identity
 from trackside_daemon.history.clock_moves import moved, moves_of_stream
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.read.series import LogTail, decode, find
+from trackside_daemon.history.read.series import LogTail, StoredSeries, decode, find
 from trackside_daemon.history.schema import BLOCK_BITS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from array import array
-    from collections.abc import Callable
-
-    from trackside_daemon.history.read.series import StoredSeries
 
 Samples = tuple["array[int]", "array[int]", "array[float]"]
 """Steps, times in Unix microseconds, values."""

@@ -348,10 +348,6 @@ def _entropies(heads: Mapping[str, Values]) -> Iterator[tuple[str, float]]:
 
 def _apart(values: Mapping[str, Any]) -> dict[str, float]:
     """Return the decimal logarithm of each positive value as a multiple of their median."""
-    positive = {name: value for name, value in values.items() if _is_positive(value)}
+    positive = {name: value for name, value in values.items() if isinstance(value, int | float) and 0 < value < inf}
     usual = median(positive.values()) if positive else 1.0
     return {name: log10(value / usual) for name, value in positive.items()}
-
-
-def _is_positive(ratio: object) -> bool:
-    return isinstance(ratio, int | float) and 0 < ratio < inf

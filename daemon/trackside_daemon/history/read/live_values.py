@@ -1,18 +1,13 @@
 """Read the newest values of a run, incrementally, its state, and a curve in few points, fast enough for many runs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+import sqlite3
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from trackside_daemon.history import log_rows
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
-
 
 KEYS = 4096  # keys of a run whose values are kept
 ROWS = 512  # the newest log rows of a stream that one refresh reads at most

@@ -1,7 +1,5 @@
 """Read the history while no daemon runs, also as a user who may not write to its directory."""
 
-from __future__ import annotations
-
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterator

@@ -1,30 +1,23 @@
 """Read runs, events and series in the shapes of the API and the commands; times are Unix seconds."""
 
-from __future__ import annotations
-
 import json
+import sqlite3
 import time
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from trackside.rl_keys import KEYS, meaning, phase_role
+from trackside.rl_keys import KEYS, Meaning, meaning, phase_role
 from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
-from trackside_daemon.history.time_accounting import mfu, rank_times
+from trackside_daemon.history.time_accounting import RankTime, mfu, rank_times
 from trackside_daemon.model.architecture import Architecture
 from trackside_daemon.model.families.rl import PHASE_ROLES
 from trackside_daemon.model.records import CONTINUITY, MODEL
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from trackside.rl_keys import Meaning
-    from trackside_daemon.history.time_accounting import RankTime
 
 MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belong to the machine and not to a rank
 
@@ -201,7 +194,7 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, list[RankTime
         "attempt_list": [
             {
                 **dict(zip(names, fields, strict=True)),
-                "config": _loads(config),
+                "config": json.loads(config) if config else None,
                 **json.loads(facts),
                 **_measured([time for time in times if time.attempt == fields[0]]),
             }
@@ -346,10 +339,6 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "summary": json.loads(summary),
         "notes": notes,
     }
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text) if text else None
 
 
 def reinforcement(metrics: Iterable[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -1,21 +1,15 @@
 """Read series of the machine, each with its labels apart and as many points as a chart."""
 
-from __future__ import annotations
-
+import sqlite3
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import LogTail, find
+from trackside_daemon.history.read.series import LogTail, StoredSeries, Window, find
 from trackside_daemon.history.schema import HOST, IMPORTED_HOST
 from trackside_daemon.history.series_name import series_labels
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Mapping, Sequence
-
-    from trackside_daemon.history.read.series import StoredSeries, Window
 
 
 class Resource(NamedTuple):

@@ -1,19 +1,15 @@
 """Read what a table of runs can have as columns, of all runs at once: configurations, and values of keys."""
 
-from __future__ import annotations
-
 import json
+import sqlite3
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.history.read.reader import MACHINE
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
 from trackside_daemon.model.metric import json_number
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection
 
 MOST_KEYS = 1000  # keys that a table may choose from: those of the most runs
 MOST_SERIES = 200_000  # series that are looked through for them

@@ -3,13 +3,13 @@
 The page of the runs, the commands, the API and the tools of agents read it here. docs/queries.md describes it.
 """
 
-from __future__ import annotations
-
 import operator
 import re
+import sqlite3
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.config.near import near_name
 from trackside_daemon.history.read import run_columns
@@ -17,10 +17,6 @@ from trackside_daemon.model.configuration import flat, result
 from trackside_daemon.model.families.training import STATES
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.model.text import matches_wildcards, read_moment, seconds
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 LONGEST = 1000  # characters of a query
 SHOWN = 60  # characters of it in an error

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from itertools import compress
 from math import inf, isinf
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.codec import BLOCK, decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
 By = Literal["step", "time"]
 LOSSES = ("loss", "train/loss", "train_loss", "loss/train", "Loss/train")

@@ -1,20 +1,15 @@
 """Summarize series: last value, extremes, mean and standard deviation of each, and step and loss of the run."""
 
-from __future__ import annotations
-
+import sqlite3
 from itertools import islice
 from math import nan, sqrt
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.history import codec
 from trackside_daemon.history.read.series import LOSSES, LogTail, StoredSeries, count, find
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.model.metric import json_number
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 SUMMARIES = 5_000  # summaries in one answer by default, about 1.3 MB of JSON
 

@@ -1,18 +1,12 @@
 """Write alerts, what is added to them later, and silences."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
 
 from trackside_daemon.history.sanitize import to_json
 from trackside_daemon.history.schema import HOST
-from trackside_daemon.model.records import AlertNote
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Mapping
-
-    from trackside_daemon.model.records import Alert, Silence
+from trackside_daemon.model.records import Alert, AlertNote, Silence
 
 SILENCES_KEPT = 30 * 86400.0  # seconds for which a silence stays in the history after its end
 

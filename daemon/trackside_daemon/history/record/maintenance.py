@@ -1,24 +1,18 @@
 """Pack and trim the history between the commits, a slice of time at a time."""
 
-from __future__ import annotations
-
+import sqlite3
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside_daemon.history.console import files as console
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.media.store import MediaStore
 from trackside_daemon.history.record.packing import Packing
-from trackside_daemon.history.record.trimming import Trimming
+from trackside_daemon.history.record.store import RecordStore
+from trackside_daemon.history.record.trimming import Bounds, Trimming
 from trackside_daemon.linux.adjtimex import discipline
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from trackside_daemon.history.database import Database
-    from trackside_daemon.history.media.store import MediaStore
-    from trackside_daemon.history.record.store import RecordStore
-    from trackside_daemon.history.record.trimming import Bounds
 
 # After a pause of the daemon, this clock is behind. It catches up with the system's clock, but so slowly that nothing is
 # lost while a clock is wrong for some minutes, as one without a battery is after a boot.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.codec import BLOCK, CELL
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator
-
 
 SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than this and `PackingLimits.rows`
 
@@ -93,7 +90,7 @@ class Packing:
 
     def _steps(self) -> Iterator[None]:
         # A sample is in the blocks once its series' `packed` covers its row. Rows are deleted after all series do.
-        first, last = _row_ids(self.stream)
+        first, last = self.stream << LOG_BITS, (self.stream + 1 << LOG_BITS) - 1
         row = self._connection.execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", (first, last)).fetchone()
         end = 0 if row[0] is None else row[0] - first
         most = self._limits
@@ -264,7 +261,3 @@ def release(connection: sqlite3.Connection, axes: dict[int, tuple[int, int]]) ->
         )
         connection.execute("DELETE FROM axis WHERE id = ? AND blocks <= 0", (axis,))
         connection.execute("UPDATE axis SET data = NULL WHERE id = ? AND untrimmed <= 0 AND data NOT NULL", (axis,))
-
-
-def _row_ids(stream: int) -> tuple[int, int]:
-    return stream << LOG_BITS, (stream + 1 << LOG_BITS) - 1

@@ -1,21 +1,23 @@
 """The queue of the history writer: records, whose owners take turns, and calls between them. It is bounded and thread-safe."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from trackside_daemon.model.records import AccountUpdated, BatchIngested, Event, MachineSample, SessionOpened, Silence
+from trackside_daemon.history.record.store import RecordStore
+from trackside_daemon.model.records import (
+    AccountUpdated,
+    BatchIngested,
+    Event,
+    MachineSample,
+    Record,
+    SessionOpened,
+    Silence,
+)
 from trackside_daemon.model.turns import Turns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.history.record.store import RecordStore
-    from trackside_daemon.model.records import Record
 
 QUEUE_BYTES = 32 * 1024 * 1024
 QUEUE_ITEMS = 1024

@@ -1,16 +1,10 @@
 """Changes to runs that a user asks for; run each with `Writer.call`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from trackside.redact import redact_text
+from trackside_daemon.history.record.store import RecordStore
 from trackside_daemon.history.sanitize import to_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.history.record.store import RecordStore
 
 
 def pin(store: RecordStore, uid: str, *, pinned: bool = True) -> bool:

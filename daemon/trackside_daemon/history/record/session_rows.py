@@ -1,20 +1,15 @@
 """Write the rows of a session that begins: its run, its attempt, its stream and itself."""
 
-from __future__ import annotations
-
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from trackside.roles import usable
 from trackside_daemon.history.clock_moves import move_clock
 from trackside_daemon.history.sanitize import to_json
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Mapping
-
-    from trackside_daemon.model.records import SessionOpened
+from trackside_daemon.model.records import SessionOpened
 
 SET_SECONDS = 1.0  # a session on this machine that has begun so much earlier or later shows that the clock was set
 UNSURE_SECONDS = 60.0  # the same of another machine, whose hello may have been on the way for long

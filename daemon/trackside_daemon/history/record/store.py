@@ -1,12 +1,11 @@
 """Write each record into the tables, in transactions that the `writer` begins and ends."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from array import array
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,6 +15,7 @@ from trackside_daemon.history.capture_rows import write_capture
 from trackside_daemon.history.checkpoint_rows import write_checkpoint
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.layer_rows import write_frames
+from trackside_daemon.history.media.store import MediaStore
 from trackside_daemon.history.read.summary import update_run
 from trackside_daemon.history.record.alert_rows import write_alert, write_note, write_silence
 from trackside_daemon.history.record.session_rows import int64, run_id, write_session
@@ -39,11 +39,6 @@ from trackside_daemon.model.records import (
     SessionOpened,
     Silence,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from trackside_daemon.history.media.store import MediaStore
 
 MOST_BYTES = 64 * 1024  # of a run's results: each list of runs reads them
 LOG_ROWS = 512  # a stream's log is packed when it has this many rows, so that a chart never reads more

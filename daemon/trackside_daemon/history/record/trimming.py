@@ -5,14 +5,15 @@ runs. A run without samples keeps its cells, a sixteenth of the size or less. Pi
 more than their share, which is the same for all, come first: nobody pushes the runs of another user out.
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import os
+import sqlite3
 from collections import Counter
+from collections.abc import Generator, Iterator
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside.log_once import LogOnce
 from trackside_daemon.history.codec import BLOCK
@@ -21,11 +22,6 @@ from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.record.packing import release
 from trackside_daemon.history.salvage.pages import PAGE_BYTES
 from trackside_daemon.history.schema import BLOCK_BITS, HOST, IMPORTED_HOST, LOG_BITS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Generator, Iterator
-    from pathlib import Path
 
 STEP_BLOCKS = 16  # blocks that one step trims or deletes
 STEP_RUNS = 16  # runs whose bytes one step counts

@@ -4,37 +4,29 @@ If the disk is full or there is no file, the batches wait in the queue and the w
 bounded. What does not fit stays with the clients, whose messages are acknowledged only after the commit.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import sqlite3
 import threading
 import time
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from trackside.log_once import LogOnce
-from trackside_daemon.history.database import is_damage
+from trackside_daemon.history.database import Database, is_damage
 from trackside_daemon.history.directory import HistoryError, SalvagingError
+from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.media.store import MediaStore, Quotas
 from trackside_daemon.history.record.maintenance import BACKLOG_BYTES, Maintenance, WriterIntervals
 from trackside_daemon.history.record.queue import OwnTransaction, Queue, QueueItem
 from trackside_daemon.history.record.store import RecordStore
+from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.model.records import BatchIngested, SessionOpened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
-
-    from trackside_daemon.history.database import Database
-    from trackside_daemon.history.files.jsonl import JsonLines
-    from trackside_daemon.history.record.trimming import Bounds
-    from trackside_daemon.model.records import Record
+from trackside_daemon.model.records import BatchIngested, Record, SessionOpened
 
 SALVAGE_SECONDS = 0.2  # longest wait for a new file at once
 

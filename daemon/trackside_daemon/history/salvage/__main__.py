@@ -4,8 +4,6 @@ The daemon limits its memory. It looks for damage only while processors and disk
 short that the WAL can shrink between them. It salvages at once, since nothing can be stored meanwhile.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 import time

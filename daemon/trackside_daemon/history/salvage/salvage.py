@@ -6,8 +6,11 @@ import json
 import os
 import sqlite3
 import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,11 +19,6 @@ from trackside_daemon.history.codec import BLOCK, decode_axis
 from trackside_daemon.history.salvage.pages import PAGE_BYTES, Pages, Value
 from trackside_daemon.history.schema import BLOCK_BITS, HOST, LOG_BITS
 from trackside_daemon.model.text import counted
-
-if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 ROWS = 256  # rows of one insertion
 

@@ -4,8 +4,6 @@ The new file exists from before its damaged one is renamed until it becomes the 
 meanwhile leaves what the next one continues.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``python -m trackside_daemon.ingest.worker SETTINGS``, as the daemon starts it: see `IngestWorker`."""
 
-from __future__ import annotations
-
 import json
 import resource
 import socket

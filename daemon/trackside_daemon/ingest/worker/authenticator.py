@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import zmq
 import zmq.auth
@@ -12,10 +11,7 @@ from zmq.utils import z85
 
 from trackside.log_once import LogOnce
 from trackside_daemon.ingest.keyring import Keyring, require_curve
-from trackside_daemon.ingest.worker_channel import RecordKind
-
-if TYPE_CHECKING:
-    from trackside_daemon.ingest.worker_channel import Channel
+from trackside_daemon.ingest.worker_channel import Channel, RecordKind
 
 DOMAIN = "trackside"
 LOGGED = 1000  # number of sources that are remembered, so that each is logged once; later ones are only counted

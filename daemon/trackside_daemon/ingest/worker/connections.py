@@ -1,7 +1,5 @@
 """The connections of the clients, and which of them go when there are too many."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

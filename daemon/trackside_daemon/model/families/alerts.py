@@ -1,7 +1,5 @@
 """The families of alerts and of their notifications."""
 
-from __future__ import annotations
-
 from trackside_daemon.model.metric import Metric, define
 
 # Name of the id by which other systems refer to a job, in evidence, annotations and labels.

@@ -1,7 +1,5 @@
 """Catalogue of the families that a rule can name: all except those of alerts, and the derived ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trackside_daemon.model.families import (

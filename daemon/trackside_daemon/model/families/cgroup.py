@@ -1,7 +1,5 @@
 """Metric families of cgroups."""
 
-from __future__ import annotations
-
 from trackside_daemon.model.metric import Metric, define
 
 # The cgroup's path in /proc/PID/cgroup; with v1, its path in the hierarchy of the memory controller. With v1, values of

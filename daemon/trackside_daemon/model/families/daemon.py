@@ -1,7 +1,5 @@
 """The families of the daemon itself: its collectors, its ingest, its history, its captures and its bridges."""
 
-from __future__ import annotations
-
 from trackside_daemon.model.metric import define
 
 BUILD_INFO = define(

@@ -3,8 +3,6 @@
 Of runs with many ranks, the statistics replace the series of each rank on /metrics.
 """
 
-from __future__ import annotations
-
 from trackside_daemon.model.metric import define
 
 RANK_STATISTIC = define(

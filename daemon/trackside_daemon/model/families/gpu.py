@@ -4,8 +4,6 @@ Both ends of the worker's pipe read this table: the worker to drop implausible v
 The worker names a family by its short name, which is the metric's name without ``trackside_gpu_``.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from trackside_daemon.model.metric import Metric, define

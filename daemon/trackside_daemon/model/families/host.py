@@ -1,7 +1,5 @@
 """The families of the host: CPU, memory, pressure, disks, network, file systems and time."""
 
-from __future__ import annotations
-
 from trackside_daemon.model.metric import Metric, define
 
 CPU_SECONDS = define(

@@ -1,7 +1,5 @@
 """Files of an InfiniBand or RoCE port, and their metric families."""
 
-from __future__ import annotations
-
 from trackside_daemon.model.metric import Metric, define
 
 LABELS = ("device", "port")

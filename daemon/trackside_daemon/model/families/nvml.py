@@ -1,7 +1,5 @@
 """The families of NVML itself: its driver, its worker process and its calls, and the numbers of GPUs."""
 
-from __future__ import annotations
-
 from trackside_daemon.model.metric import define
 
 DRIVER_INFO = define(

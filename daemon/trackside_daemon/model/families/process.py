@@ -1,7 +1,5 @@
 """The families of the processes of a training: ranks, their data loader workers and their other children."""
 
-from __future__ import annotations
-
 from trackside_daemon.model.metric import Metric, define
 
 PROCESS_INFO = define(

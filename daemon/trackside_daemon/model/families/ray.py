@@ -1,7 +1,5 @@
 """The families of the Ray collector."""
 
-from __future__ import annotations
-
 from trackside_daemon.model.metric import define
 
 NODE = ("ray_node",)

@@ -1,7 +1,5 @@
 """The families of reinforcement learning, by the quantities of `trackside.rl_keys`."""
 
-from __future__ import annotations
-
 from trackside_daemon.model.families.training import RANK
 from trackside_daemon.model.metric import define
 

@@ -1,7 +1,5 @@
 """The families of a training run, and which keys are exported under their own names."""
 
-from __future__ import annotations
-
 from trackside.wire import DURATION_BUCKETS
 from trackside_daemon.model.metric import Metric, define
 

@@ -1,17 +1,11 @@
 """Continuation of the worker's counters across the workers that replace it, and of the driver's across wrong readings."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
-from trackside_daemon.nvml.reading import Reading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.nvml.reading import GpuReading, Value
+from trackside_daemon.nvml.reading import GpuReading, Reading, Value
 
 # Families that the worker sums up. The driver keeps all other counters, and they continue without our help.
 WORKER_COUNTERS = {"busy_seconds_total"}

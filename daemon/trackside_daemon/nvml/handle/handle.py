@@ -346,7 +346,9 @@ class KnownGpus:
         present = {gpu.uuid for gpu in reading.gpus}
         by_index = {gpu.index: gpu for uuid, gpu in self._gpus.items() if uuid not in present}
         gpus = [
-            _with_identity(gpu, by_index[gpu.index]) if _is_nameless(gpu) and gpu.index in by_index else gpu
+            msgspec.structs.replace(by_index[gpu.index], unsupported=gpu.unsupported)
+            if not gpu.uuid and gpu.values == DOWN and gpu.index in by_index
+            else gpu
             for gpu in reading.gpus
         ]
         self._gpus |= {
@@ -355,14 +357,6 @@ class KnownGpus:
         present = {gpu.uuid for gpu in gpus}
         gone = [gpu for uuid, gpu in self._gpus.items() if uuid not in present]
         return msgspec.structs.replace(reading, gpus=gpus, gone=gone)
-
-
-def _is_nameless(gpu: GpuReading) -> bool:
-    return not gpu.uuid and gpu.values == DOWN
-
-
-def _with_identity(gpu: GpuReading, known: GpuReading) -> GpuReading:
-    return msgspec.structs.replace(known, unsupported=gpu.unsupported)
 
 
 class LostGpuPolicy:

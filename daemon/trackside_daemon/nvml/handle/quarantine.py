@@ -1,16 +1,10 @@
 """Quarantine of the GPUs at which workers hung, so that the other GPUs are still read."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.nvml.handle.worker_protocol import FIRST_QUARANTINE, MAX_QUARANTINE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.nvml.reading import GpuReading
+from trackside_daemon.nvml.reading import GpuReading
 
 
 class Quarantine:

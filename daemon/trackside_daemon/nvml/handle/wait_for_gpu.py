@@ -1,16 +1,10 @@
 """Wait at start for a GPU, for a daemon that must not start without one."""
 
-from __future__ import annotations
-
 import signal
 import time
-from typing import TYPE_CHECKING
 
 from trackside_daemon.linux.signals import STOP
-from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlUnavailable
-
-if TYPE_CHECKING:
-    from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlUnavailable
 
 START_SECONDS = 60.0
 

@@ -1,18 +1,12 @@
 """Utilization, memory, power and energy of a GPU: readers of one call, or of one kind of call."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.nvml.readers.fields import POWER
-from trackside_daemon.nvml.readers.unsupported import read_supported
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.readers.unsupported import Unsupported, read_supported
+from trackside_daemon.nvml.reading import Value
 
 RESERVED = "memory_reserved_bytes"
 

@@ -1,18 +1,12 @@
 """Busy time of a GPU, from the driver's utilization samples, which cover all the time between two cycles."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from trackside_daemon.nvml.readers.fields import UNION_MEMBERS, unknown_type
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
-
+from trackside_daemon.nvml.readers.unsupported import Unsupported
+from trackside_daemon.nvml.reading import Value
 
 Sample = TypeVar("Sample")
 

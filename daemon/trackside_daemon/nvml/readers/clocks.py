@@ -1,17 +1,11 @@
 """Clocks of a GPU, and the reasons that limit them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trackside_daemon.nvml.readers.unsupported import call_if_supported, read_supported
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.readers.unsupported import Unsupported, call_if_supported, read_supported
+from trackside_daemon.nvml.reading import Value
 
 DOMAINS = ("graphics", "sm", "memory", "video")  # clock domains in the order of `NVML_CLOCK_...`, from 0
 

@@ -1,19 +1,13 @@
 """Readers of ``nvmlDeviceGetFieldValues``: many fields in one call, each with a separate status."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from trackside_daemon.nvml.readers.identity import UNKNOWN
-from trackside_daemon.nvml.readers.unsupported import lasts, series
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.readers.unsupported import Unsupported, lasts, series
+from trackside_daemon.nvml.reading import Value
 
 ALL_LINKS = 0xFFFFFFFF  # scope in which an NVLink counter is the sum over all links
 MODULE = 1  # scope in which power is that of a superchip's GPU and CPU together

@@ -1,19 +1,13 @@
 """GPU performance monitoring (GPM), on Hopper and later: hardware counters between two samples."""
 
-from __future__ import annotations
-
 import time
 import weakref
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from trackside_daemon.nvml.readers.unsupported import series
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.readers.unsupported import Unsupported, series
+from trackside_daemon.nvml.reading import Value
 
 MIN_SECONDS = 0.1  # seconds between two samples that NVML requires
 MAX_SECONDS = 180.0  # seconds between two samples after which their mean no longer describes the present

@@ -1,16 +1,11 @@
 """Errors of a GPU's memory, their repairs, and other signs of a fault."""
 
-from __future__ import annotations
-
 import ctypes
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trackside_daemon.nvml.readers.unsupported import read_supported
-
-if TYPE_CHECKING:
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.readers.unsupported import Unsupported, read_supported
+from trackside_daemon.nvml.reading import Value
 
 KINDS = ("corrected", "uncorrected")  # kinds in the order of `NVML_MEMORY_ERROR_TYPE_...`, from 0
 

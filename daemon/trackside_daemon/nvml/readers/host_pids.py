@@ -3,8 +3,6 @@
 A driver once reported wrong ones because the layout of its answer had changed: XuehaiPan/nvitop#75.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

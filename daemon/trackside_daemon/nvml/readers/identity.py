@@ -1,13 +1,9 @@
 """Identity of a GPU: the labels of ``trackside_gpu_info``."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.nvml.worker.library import CountedNvml
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 # Names by `NVML_DEVICE_ARCH_...`.
 ARCHITECTURES = {

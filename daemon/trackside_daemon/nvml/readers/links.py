@@ -1,18 +1,12 @@
 """PCIe, NVLink with its fabric, and the link to a Grace CPU: series that need other calls than `FIELDS`, or several links."""
 
-from __future__ import annotations
-
 import ctypes
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.nvml.readers.fields import Field, is_source, read_field_by_link, read_field_sum, read_fields
-from trackside_daemon.nvml.readers.unsupported import MAX_COUNT, call_if_supported, read_supported, series
-
-if TYPE_CHECKING:
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
-
+from trackside_daemon.nvml.readers.unsupported import MAX_COUNT, Unsupported, call_if_supported, read_supported, series
+from trackside_daemon.nvml.reading import Value
 
 NVLINKS = Field(91, "nvlink_links")
 SPEED = Field(164, "nvlink_speed_bytes_per_second")

@@ -1,21 +1,15 @@
 """MIG devices of a GPU, listed anew in each cycle, since they can be made and destroyed at any time."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from trackside_daemon.nvml.readers.basic import memory_info
 from trackside_daemon.nvml.readers.gpm import GpmMetric, SamplePair
 from trackside_daemon.nvml.readers.identity import text_or_empty
-from trackside_daemon.nvml.readers.unsupported import MAX_COUNT, call_if_supported
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.readers.unsupported import MAX_COUNT, Unsupported, call_if_supported
+from trackside_daemon.nvml.reading import Value
 
 Result = TypeVar("Result")
 

@@ -1,20 +1,14 @@
 """Processes on a GPU by the host's process ids: their number, their memory, and their share of its time."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.nvml.readers import mig
 from trackside_daemon.nvml.readers.busy import SampleCursor
 from trackside_daemon.nvml.readers.host_pids import HostPids, host_pids
-from trackside_daemon.nvml.readers.unsupported import call_if_supported
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.readers.unsupported import Unsupported, call_if_supported
+from trackside_daemon.nvml.reading import Value
 
 MPS = "processes{mps}"  # name of the clients of the Multi-Process Service among the unsupported calls
 

@@ -1,16 +1,11 @@
 """Temperatures of a GPU, their margins to the thresholds, and its fans."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.nvml.readers.fields import Field, read_fields
-from trackside_daemon.nvml.readers.unsupported import MAX_COUNT, read_supported
-
-if TYPE_CHECKING:
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.readers.unsupported import MAX_COUNT, Unsupported, read_supported
+from trackside_daemon.nvml.reading import Value
 
 # Thresholds in NVML's order, from 0 in `NVML_TEMPERATURE_THRESHOLD_...` and from 193 in the fields.
 THRESHOLDS = ("shutdown", "slowdown", "memory_max", "gpu_max")

@@ -1,18 +1,12 @@
 """Calls that a GPU may not support: the reasons, when to try again, and readers that lose nothing else by it."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
-from trackside_daemon.nvml.reading import NO_PERMISSION
+from trackside_daemon.nvml.reading import NO_PERMISSION, Value
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from trackside_daemon.nvml.reading import Value
-
-    SeriesCall = tuple[str, tuple[str, ...], Callable[[], float]]
+SeriesCall = tuple[str, tuple[str, ...], Callable[[], float]]
 
 
 # Seconds after which an unsupported call is tried again: a mode or a permission may have changed.

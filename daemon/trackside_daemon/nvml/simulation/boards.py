@@ -1,7 +1,5 @@
 """Boards that can be simulated, from their data sheets and nvidia-smi."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 MEBIBYTE = 2**20

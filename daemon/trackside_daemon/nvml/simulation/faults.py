@@ -1,7 +1,5 @@
 """Faults of simulated GPUs, and the times at which they show: ``hot``, ``throttled``, ``xid``, ``lost``, or ``lost:2`` for GPU 2."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

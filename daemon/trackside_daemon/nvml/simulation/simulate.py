@@ -1,19 +1,12 @@
 """Readings of GPUs that do not exist, as a pure function of time, so that a new worker continues the old one's."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
-from trackside_daemon.nvml.simulation.boards import BOARDS
+from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading, Value
+from trackside_daemon.nvml.simulation.boards import BOARDS, Board
 from trackside_daemon.nvml.simulation.faults import XID, XID_SECONDS, faults_by_gpu, is_lost, xids
 from trackside_daemon.nvml.simulation.simulated_gpu import SimulatedGpu, values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.simulation.boards import Board
 
 
 class WorkerStart(NamedTuple):

@@ -1,21 +1,15 @@
 """A simulated GPU: its state at one moment, and the values that follow from it, each counter the integral of its gauge."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from trackside_daemon.nvml.readers.clocks import REASONS
 from trackside_daemon.nvml.readers.fields import LIMIT_REASONS, NVLINK_ERRORS, PCIE_ERRORS
 from trackside_daemon.nvml.readers.links import CONDITIONS
+from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.simulation.boards import Board
 from trackside_daemon.nvml.simulation.faults import xids
-
-if TYPE_CHECKING:
-    from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.simulation.boards import Board
-
 
 MEAN_UTILIZATION = 0.88
 # Waves of the utilization around its mean: amplitudes, whose sum keeps it below 1, and periods in seconds.

@@ -6,8 +6,6 @@ to read, then a line with a `Reading` in JSON. The worker ends when its input or
 with an error.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The pynvml module with every call counted and timed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

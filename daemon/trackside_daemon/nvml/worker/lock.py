@@ -6,8 +6,6 @@ The lock is an abstract Unix socket: the kernel releases it however the process 
 container with a network namespace has a separate lock.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,33 +1,26 @@
 """The endpoint for agents: the Model Context Protocol over HTTP, and what only a running daemon can answer."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from trackside_daemon import __version__
 from trackside_daemon.agents.fitting import MESSAGE_BYTES
+from trackside_daemon.agents.protocol import Protocol
+from trackside_daemon.agents.tools import CaptureArguments, WaitArguments
 from trackside_daemon.captures.captures import CaptureError
 from trackside_daemon.model.capture_limits import CaptureBody
 from trackside_daemon.questions.artifacts import Capture
 from trackside_daemon.questions.question import Question
-from trackside_daemon.web.api.history_access import json_response, parsed
-from trackside_daemon.web.api.waits import WaitCondition
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from trackside_daemon.agents.protocol import Protocol
-    from trackside_daemon.agents.tools import CaptureArguments, WaitArguments
-    from trackside_daemon.web.api.captures import CapturesApi
-    from trackside_daemon.web.api.history_access import HistoryAccess
-    from trackside_daemon.web.api.waits import Waits
+from trackside_daemon.web.api.captures import CapturesApi
+from trackside_daemon.web.api.history_access import HistoryAccess, json_response, parsed
+from trackside_daemon.web.api.waits import WaitCondition, Waits
 
 CAPTURE_SECONDS = 300.0  # longest wait for the summary of a capture
 POLL_SECONDS = 0.5

@@ -1,39 +1,32 @@
 """Endpoints that dismiss, silence and test alerts."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from trackside_daemon.alerts import silences as silence_store
 from trackside_daemon.alerts import test_alert
 from trackside_daemon.alerts.disabled import unknown_name
 from trackside_daemon.alerts.silences import MAX_SILENCE_SECONDS, Silences, matches
+from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record.alert_rows import dismissal
-from trackside_daemon.model.finding import Severity  # noqa: TC001  msgspec reads it
+from trackside_daemon.model.finding import Severity
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Silence
 from trackside_daemon.model.text import matches_wildcards
 from trackside_daemon.questions.alerts import Alert
-from trackside_daemon.web.api.history_access import json_response, parsed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from trackside_daemon.alerts.test_alert import AlertTester
-    from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.history_access import HistoryAccess, json_response, parsed
 
 DEFAULT_SILENCE_SECONDS = 7200.0
 

@@ -1,29 +1,18 @@
 """Endpoints of captures: begin one, and download its files."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
 
-from trackside_daemon.captures.captures import CaptureError, CaptureRequest
-from trackside_daemon.model.capture import as_json
+from trackside_daemon.captures.captures import CaptureError, CaptureRequest, Captures
+from trackside_daemon.model.capture import Capture, as_json
 from trackside_daemon.model.capture_limits import CaptureBody, OptionError
 from trackside_daemon.questions.artifacts import find_capture
-from trackside_daemon.web.api.history_access import json_response
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from trackside_daemon.captures.captures import Captures
-    from trackside_daemon.model.capture import Capture
-    from trackside_daemon.web.api.history_access import HistoryAccess
-
+from trackside_daemon.web.api.history_access import HistoryAccess, json_response
 
 _decode = msgspec.json.Decoder(CaptureBody).decode
 

@@ -1,31 +1,24 @@
 """Endpoints of the daemon itself, and of its reading of GPUs."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable
 from datetime import datetime, timezone
 from math import isinf
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from trackside.os_errors import file_error_text
 from trackside_daemon import __version__
 from trackside_daemon.collectors.gpu.nvml_worker import paused_until
+from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.nvml.holders import holders
 from trackside_daemon.web.api.history_access import json_response
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from trackside_daemon.nvml.handle.handle import Nvml
-    from trackside_daemon.web.http.auth_token import Token
+from trackside_daemon.web.http.auth_token import Token
 
 log = logging.getLogger("trackside")
 

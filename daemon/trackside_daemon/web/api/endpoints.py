@@ -1,12 +1,11 @@
 """The table of API endpoints, from which both the routes and the OpenAPI document are built."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.model.families.gpu import PREFIX
 from trackside_daemon.questions import table
+from trackside_daemon.questions.question import Question
 from trackside_daemon.questions.series import Export
 from trackside_daemon.web.api.agents import AgentsApi, MessageParameters
 from trackside_daemon.web.api.alerts import AlertsApi
@@ -16,9 +15,6 @@ from trackside_daemon.web.api.history import HistoryApi, Import, LayersRequest
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
 from trackside_daemon.web.api.processes import ProcessesApi
-
-if TYPE_CHECKING:
-    from trackside_daemon.questions.question import Question
 
 
 class Endpoint(NamedTuple):

@@ -1,21 +1,21 @@
 """Endpoints of runs: exports, imports, changes, and questions to their processes."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from trackside.os_errors import os_error_text
@@ -23,23 +23,16 @@ from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record import run_changes
+from trackside_daemon.model.capture import RankAnswer
 from trackside_daemon.model.text import byte_size
 from trackside_daemon.questions.artifacts import Media
 from trackside_daemon.questions.question import Question
 from trackside_daemon.questions.series import Export
-from trackside_daemon.web.api.history_access import SamplesResponse, json_response, parsed
+from trackside_daemon.web.api.history_access import HistoryAccess, SamplesResponse, json_response, parsed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+Ask = Callable[[str, str], tuple[frozenset[int], Sequence[RankAnswer]]]
+AskLayers = Callable[[str, int], frozenset[int]]
 
-    from starlette.requests import Request
-
-    from trackside_daemon.model.capture import RankAnswer
-    from trackside_daemon.web.api.history_access import HistoryAccess
-
-    Ask = Callable[[str, str], tuple[frozenset[int], Sequence[RankAnswer]]]
-    AskLayers = Callable[[str, int], frozenset[int]]
 
 TYPES = {"csv": "text/csv", "long": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 # What a run wrote is hostile: it has the type of its kind, which the store has checked, and nothing runs or embeds it.

@@ -1,30 +1,24 @@
 """The last hour of the machine, each second, in memory: the history has it only while a run is live, and less often."""
 
-from __future__ import annotations
-
 import threading
 from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isnan, nan
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
 
 from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.model.metric import Metric, json_number
+from trackside_daemon.model.state import State
 from trackside_daemon.questions.question import FirstTime, LastTime, Question, limits
 from trackside_daemon.web.api.history_access import json_response, parsed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from trackside_daemon.model.state import State
 
 SECONDS_KEPT = 3600
 MOST_SERIES = 4096

@@ -1,18 +1,12 @@
 """The OpenAPI document of the API, built from the table of endpoints."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
-from trackside_daemon.questions.question import OfRun, parameters
-from trackside_daemon.web.api.endpoints import ENDPOINTS
-
-if TYPE_CHECKING:
-    from trackside_daemon.questions.question import Parameter
-    from trackside_daemon.web.api.endpoints import Endpoint
+from trackside_daemon.questions.question import OfRun, Parameter, parameters
+from trackside_daemon.web.api.endpoints import ENDPOINTS, Endpoint
 
 
 class _Place(OfRun, frozen=True, kw_only=True):

@@ -80,7 +80,11 @@ class ProcessesApi:
         """
         handle = os.pidfd_open(process.pid)
         try:
-            ranks = [one.pid for one in self._newest() if one.role == "rank" and _is_of(one, process)]
+            ranks = [
+                one.pid
+                for one in self._newest()
+                if one.role == "rank" and (one.run_id, one.rank) == (process.run_id, process.rank)
+            ]
             if len({self._owner(pid) for pid in (process.pid, *ranks)}) > 1:
                 raise HTTPException(403, f"process {process.pid}: belongs to another user than its training")
             if not _is_same(process):
@@ -136,10 +140,6 @@ class ProcessesApi:
             return (self._proc / str(pid) / "comm").read_text(errors="replace").strip()
         except OSError:
             return ""
-
-
-def _is_of(rank: TrainingProcess, process: TrainingProcess) -> bool:
-    return (rank.run_id, rank.rank) == (process.run_id, process.rank)
 
 
 def _is_same(process: TrainingProcess) -> bool:

@@ -1,18 +1,12 @@
 """JSON content of API responses that comes from the state."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from trackside_daemon.model.families import training as f
-from trackside_daemon.model.metric import json_number
+from trackside_daemon.model.metric import Metric, json_number
+from trackside_daemon.model.state import State
 from trackside_daemon.web.api.overview.rates import alternative_loss
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trackside_daemon.model.metric import Metric
-    from trackside_daemon.model.state import State
 
 _RANK_GAUGES = {
     "step": f.STEP,

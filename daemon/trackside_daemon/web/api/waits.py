@@ -1,21 +1,16 @@
 """Wait for events of runs: one poll a second for all who wait, and none while nobody does."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from trackside_daemon.history.database import Database
 from trackside_daemon.model.records import ENDED
+from trackside_daemon.model.state import State
 from trackside_daemon.web.api.overview.runs import TwoClocks, visible_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from trackside_daemon.history.database import Database
-    from trackside_daemon.model.state import State
 
 PERIOD = 1.0
 RUNS = 500  # runs in one query; SQLite has a limit of parameters

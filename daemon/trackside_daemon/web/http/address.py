@@ -1,22 +1,17 @@
 """The HTTP listening socket, bound before heavy imports, with a clear error when the port is in use."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
 import socket
+from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.linux.socket_address import listeners
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.web.http.config_file import ConfigFile
+from trackside_daemon.web.http.config_file import ConfigFile
 
 log = logging.getLogger("trackside")
 

@@ -150,16 +150,13 @@ class TokenMiddleware:
         if not (self._serves_metrics(host) if is_metrics else host in self._hosts):
             # Against DNS rebinding: a foreign page's host name may point to this address.
             return error_response(421, "host", f"the host {given!r} is not served; to allow it, set web.allowed-hosts")
-        if is_metrics or not self._needs_token(path, changes=changes):
+        if is_metrics or not (changes or (path.startswith("/api/") and not self._public_read)):
             return None
         if self._token.matches(headers.get("authorization", "")):
             return cross_site
         about = "the API" if path.startswith("/api/") else "a request that changes something"
         message = f"{about} requires 'Authorization: Bearer TOKEN' with the token in {self._token.path}"
         return error_response(401, "token", message, {"WWW-Authenticate": "Bearer"})
-
-    def _needs_token(self, path: str, *, changes: bool) -> bool:
-        return changes or (path.startswith("/api/") and not self._public_read)
 
     def _serves_metrics(self, host: str | None) -> bool:
         # A rebound name is always a name: pages cannot make a browser send an address, or no host, of their choice.

@@ -1,7 +1,5 @@
 """The active web configuration, reloaded when its file or a file that it names changes."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 import stat

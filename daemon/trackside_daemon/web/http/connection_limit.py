@@ -1,7 +1,5 @@
 """A listening socket that limits the number of open connections."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

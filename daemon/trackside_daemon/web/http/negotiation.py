@@ -1,7 +1,5 @@
 """Content negotiation: the Accept and Accept-Encoding headers of Prometheus 2.x and 3.x, with q values and quotes."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,20 +1,16 @@
 """TLS contexts made from ``tls_server_config``, and the check of client certificates."""
 
-from __future__ import annotations
-
 import logging
 import os
 import ssl
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.web.http.config import TlsSection
+from trackside_daemon.web.http.config import TlsSection
 
 log = logging.getLogger("trackside")
 

@@ -3,17 +3,12 @@
 In: the thresholds of the configuration. Out: rules, evaluated by the daemon and written as PromQL.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.builtin import gpu, machine
+from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.rules.rule import Rule
-    from trackside_daemon.alerts.settings import ThresholdsSection
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:

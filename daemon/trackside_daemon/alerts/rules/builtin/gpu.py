@@ -20,20 +20,14 @@ An alert about an event fires as long as the event is within the window of ten m
 heat, so GpuHot inhibits GpuThrottled.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.rules.query import Matcher, Query
+from trackside_daemon.alerts.rules.query import Matcher, Operator, Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.model.families import gpu, nvml
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.families.rl import TOTALS
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.rules.query import Operator
-    from trackside_daemon.alerts.settings import ThresholdsSection
 
 GPU = ("gpu", "uuid")
 MINUTE = 60.0

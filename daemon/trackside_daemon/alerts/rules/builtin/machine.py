@@ -22,18 +22,12 @@ port that was never up has no cable and raises no alert. The daemon merges the r
 first rank and counts the others.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from trackside_daemon.alerts.rules.query import Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.model.families import cgroup, host, infiniband, process, ray
 from trackside_daemon.model.families import training as f
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.settings import ThresholdsSection
-    from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.metric import Metric
 
 MINUTE, LONG, LATELY, HOUR = 60.0, 300.0, 600.0, 3600.0
 

@@ -1,7 +1,5 @@
 """The settings of the Alertmanager sink."""
 
-from __future__ import annotations
-
 from typing import Annotated
 from urllib.parse import urlsplit
 

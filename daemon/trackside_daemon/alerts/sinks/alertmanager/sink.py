@@ -1,26 +1,20 @@
 """Sink for an Alertmanager: sends alerts to its API v2, as Prometheus does."""
 
-from __future__ import annotations
-
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.alerts.active_alert import MIN_FIRING_SECONDS, series_labels
 from trackside_daemon.alerts.sinks.alert_json import as_json
+from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
-from trackside_daemon.alerts.sinks.sink import SinkError, SinkFilter, SinkMessage, notification_of
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError, SinkFilter, SinkMessage, notification_of
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.finding import SEVERITIES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo
-    from trackside_daemon.model.records import Alert, AlertKey, Notified
+from trackside_daemon.model.records import Alert, AlertKey, Notified
 
 RESEND_SECONDS = 60.0  # seconds between two messages with all alerts
 

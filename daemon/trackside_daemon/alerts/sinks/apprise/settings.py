@@ -1,7 +1,5 @@
 """The settings of the apprise sink."""
 
-from __future__ import annotations
-
 from trackside_daemon.alerts.sinks.sink_settings import SinkSection
 from trackside_daemon.model.setting_types import setting
 

@@ -1,25 +1,20 @@
 """Sinks through the library apprise. Its URLs are secrets, so neither it nor this module may log them."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter
 from datetime import datetime, timezone
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
-from trackside_daemon.alerts.sinks.sink import SinkError, SinkFilter
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError, SinkFilter, SinkMessage
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.families.alerts import CORRELATION
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
-    from trackside_daemon.model.records import Alert
 
 MAX_NAMES = 3  # alert names in a title; further ones are counted
 MAX_ALERTS = 10  # alerts with their texts in a body; further ones are counted
@@ -37,7 +32,8 @@ def title(message: SinkMessage, daemon: DaemonInfo) -> str:
     run = next((_without_markup(alert.labels["run"]) for alert in alerts if "run" in alert.labels), "")
     names = list(Counter(alert.alert for alert in counted))
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return f"[{state}:{len(counted)}] {_subject(run, daemon)}: {', '.join(names[:MAX_NAMES])}{more}"
+    subject = f"run {run}" if run else f"machine {daemon.instance}"
+    return f"[{state}:{len(counted)}] {subject}: {', '.join(names[:MAX_NAMES])}{more}"
 
 
 def body(message: SinkMessage, daemon: DaemonInfo) -> str:
@@ -78,10 +74,6 @@ def _without_markup(text: str) -> str:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _subject(run: str, daemon: DaemonInfo) -> str:
-    return f"run {run}" if run else f"machine {daemon.instance}"
 
 
 class AppriseSink:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
 
+from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
 from trackside_daemon.alerts.sinks.sink import SinkFilter, SinkMessage, notification_of
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.log_fields import log_fields
+from trackside_daemon.model.records import Alert, AlertKey, Notified
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
-    from trackside_daemon.model.records import Alert, AlertKey, Notified
 
 MAX_QUEUED_LINES = 1000  # most queued lines, beyond which the oldest are dropped; twice as many alerts are remembered
 

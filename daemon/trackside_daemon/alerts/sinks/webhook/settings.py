@@ -1,7 +1,5 @@
 """The settings of the webhook sink."""
 
-from __future__ import annotations
-
 from pydantic import SecretStr
 
 from trackside_daemon.alerts.sinks.sink_settings import SinkSection

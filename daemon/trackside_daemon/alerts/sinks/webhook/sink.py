@@ -1,22 +1,17 @@
 """Sink that posts the JSON of Alertmanager's webhooks, version 4, so that existing receivers work."""
 
-from __future__ import annotations
-
 import json
 import time
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
-from trackside_daemon.alerts.sinks.sink import SinkError, SinkFilter
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError, SinkFilter, SinkMessage
+from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
-    from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
-    from trackside_daemon.model.records import Alert
+from trackside_daemon.model.records import Alert
 
 VERSION = "4"
 

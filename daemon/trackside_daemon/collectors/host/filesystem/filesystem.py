@@ -1,24 +1,17 @@
 """Room of the file systems of some paths; one that does not answer does not affect the others."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.host.filesystem.mounts import Mounts
+from trackside_daemon.collectors.host.filesystem.mounts import Mount, Mounts
 from trackside_daemon.collectors.host.filesystem.remote import Answer, RemoteFilesystems, Room
 from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.collectors.host.filesystem.mounts import Mount
 
 _log = logging.getLogger("trackside")
 

@@ -1,7 +1,5 @@
 """Find the mount of a path in mountinfo files, without touching a file system that may hang."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

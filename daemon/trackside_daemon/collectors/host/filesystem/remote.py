@@ -5,23 +5,18 @@ another worker continues with the others. So a worker hangs in one file system o
 answer of another. A worker that fails on its own gives no answer, because its failure does not concern a file system.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from trackside_daemon.collectors.host.filesystem.mounts import Mount
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.model.backoff import Backoff
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.collectors.host.filesystem.mounts import Mount
 
 READY = b"ready"  # first line of a worker
 START_SECONDS = 30.0  # longest time from a worker's start to its first line, for a machine short of memory or CPUs

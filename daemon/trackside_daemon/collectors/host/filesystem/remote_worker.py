@@ -5,8 +5,6 @@ a line on stdout: the numbers of `NUMBERS`, or a single errno. The process ends 
 process id.
 """
 
-from __future__ import annotations
-
 # Import as little as possible: this process starts where memory is scarce, and stays as long as its file system is dead.
 import os
 import sys

@@ -1,18 +1,13 @@
 """The host and its GPUs in the overview: values of ``/metrics``; unmeasured ones are omitted."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import json_number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.overview.rates import HostRates, SeriesValues
+from trackside_daemon.model.state import State
+from trackside_daemon.web.api.overview.rates import HostRates, SeriesValues
 
 # GPU families, and the labels after `gpu` and `uuid` that select the series.
 _GPU_FAMILIES = {

@@ -1,19 +1,20 @@
 """The overview document, made from the newest values, the firing alerts and a few values from the history."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import sqlite3
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon import __version__
 from trackside_daemon.alerts.active_alert import series_labels
+from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.causes.verdict import STOPS, Verdict, read_verdict
+from trackside_daemon.history.database import Database
 from trackside_daemon.history.read.live_values import sparkline, total_steps
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.history.record.alert_rows import alert_id
@@ -21,22 +22,13 @@ from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.families import training
 from trackside_daemon.model.finding import SEVERITIES
-from trackside_daemon.model.records import ENDED
+from trackside_daemon.model.records import ENDED, Alert, AlertKey
 from trackside_daemon.model.stall import is_quiet, usual_step
+from trackside_daemon.model.state import State
 from trackside_daemon.web.api.overview import machine, runs
 from trackside_daemon.web.api.overview.machine import without_none
-from trackside_daemon.web.api.overview.rates import MAX_POINTS
-from trackside_daemon.web.api.overview.runs import RunExtras, TwoClocks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from trackside_daemon.alerts.firing_alerts import FiringAlerts
-    from trackside_daemon.history.database import Database
-    from trackside_daemon.model.records import Alert, AlertKey
-    from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.overview.rates import Attempt, RateTracker
-    from trackside_daemon.web.api.overview.runs import VisibleRun
+from trackside_daemon.web.api.overview.rates import MAX_POINTS, Attempt, RateTracker
+from trackside_daemon.web.api.overview.runs import RunExtras, TwoClocks, VisibleRun
 
 AGAIN_SECONDS = 5.0  # after which a verdict is read again
 SOON_SECONDS = (

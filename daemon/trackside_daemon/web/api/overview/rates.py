@@ -1,20 +1,15 @@
 """Rates and loss curves, recorded at every tick so that the first response already has them."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Iterable
+from typing import NamedTuple, cast
 
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.families import host
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution, json_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trackside_daemon.model.state import State
+from trackside_daemon.model.state import State
 
 RATE_SECONDS = 10.0  # seconds over which a rate is measured; longer when the counters grow less often
 
@@ -254,7 +249,9 @@ class RateTracker:
         runs: dict[Attempt, _Run] = {}
         for labels in infos:
             attempt, of_run = attempt_from_info(labels), ranks.get(labels[0], [])
-            run = runs[attempt] = self._runs.get(attempt) or _Run(late=any(_has_steps(steps, rank) for rank in of_run))
+            run = runs[attempt] = self._runs.get(attempt) or _Run(
+                late=any(cast("float", steps.get(rank, 0.0)) > FEW_STEPS for rank in of_run)
+            )
             if of_run:
                 self._record_run(now, run, sorted(of_run, key=_rank), values)
         self._runs = runs
@@ -296,7 +293,3 @@ def _sum_without_loopback(series: SeriesValues) -> float | None:
 
 def _rank(labels: Labels) -> int:
     return int(labels[1])
-
-
-def _has_steps(steps: SeriesValues, labels: Labels) -> bool:
-    return cast("float", steps.get(labels, 0.0)) > FEW_STEPS

@@ -1,20 +1,21 @@
 """Runs in the overview: live ones, and ended ones whose ranks are still on ``/metrics``."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
-
+from trackside_daemon.causes.verdict import Verdict
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import ENDED
+from trackside_daemon.model.state import State
 from trackside_daemon.web.api.overview.machine import without_none
-from trackside_daemon.web.api.overview.rates import Attempt, RunRates, alternative_loss, attempt_from_info
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trackside_daemon.causes.verdict import Verdict
-    from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.overview.rates import RateTracker, SeriesValues
+from trackside_daemon.web.api.overview.rates import (
+    Attempt,
+    RateTracker,
+    RunRates,
+    SeriesValues,
+    alternative_loss,
+    attempt_from_info,
+)
 
 LOSS, PROGRESS = f.KNOWN["loss"], f.PROGRESS
 GAUGES = (f.STARTED, f.STEP, PROGRESS, f.REMAINING, f.LAST_STEP, LOSS)  # gauges of a rank that the overview reads
