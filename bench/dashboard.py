@@ -91,8 +91,8 @@ AWAIT = """([selector, text]) => {
   });
 }"""
 STEP_SHOWN = {
-    "Overview": ("/", "li.run .progress .value", "Step {}"),
-    "Run": (f"/runs/{LIVE}", ".run-tiles .run-figure", "{}"),
+    "Overview": ("/", "li.run .step", "{:,}"),
+    "Run": (f"/runs/{LIVE}", ".run-tiles .run-figure", "{:,}"),
 }
 """By page: its address, the selector of the element that shows the step, and the text in it."""
 

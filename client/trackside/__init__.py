@@ -33,6 +33,7 @@ __all__ = [
     "observe",
     "phase",
     "push",
+    "resume_path",
     "summary",
     "watch",
 ]
@@ -42,6 +43,7 @@ _HOMES = {
     "LogFilter": "trackside.log_filter",
     "Run": "trackside.run",
     "open": "trackside.history",
+    "resume_path": "trackside.environment.restart",
 }
 """Modules of what is not in `trackside.default_run`."""
 
@@ -71,6 +73,7 @@ if TYPE_CHECKING or not _IN_PARTS:
         summary,
         watch,
     )
+    from trackside.environment.restart import resume_path
     from trackside.history import open as open  # noqa: A004  named as in gzip; exported, though not by a star
     from trackside.log_filter import LogFilter
     from trackside.run import Run

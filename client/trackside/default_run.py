@@ -12,6 +12,7 @@ from trackside.environment.config import as_json, as_mapping, plain
 from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
 from trackside.environment.process_info import correlation
+from trackside.environment.restart import restart, resume_path
 from trackside.environment.switches import OFF
 from trackside.packing import text_of, writable
 from trackside.process_state import ProcessState
@@ -137,7 +138,16 @@ def init(
             sender.add(session)
             _process.queues.add(run.queue)
             _process.follow_cells()
+            _record_restart(run)
     return run
+
+
+def _record_restart(run: Run) -> None:
+    """Record why this command has started again, in the first run of rank 0."""
+    number, cause = restart()
+    if number and not _process.is_restart_recorded and run.queue.session.identity.rank == 0:
+        _process.is_restart_recorded = True
+        run.event("restart", number=number, cause=cause, checkpoint=str(resume_path() or ""))
 
 
 def open_run() -> Run | None:

@@ -51,6 +51,7 @@ class ProcessState:
         names: The first name that was given to the run of each id that a launcher gave.
         outcome: Status and cause of the process's end, as far as it is known.
         exception: The exception that ends the process, by `exception_fields`; empty for none.
+        is_restart_recorded: A run has the event of the restart that began this process.
     """
 
     def __init__(self) -> None:
@@ -62,6 +63,7 @@ class ProcessState:
         self.names: dict[str, str] = {}
         self.outcome = ("finished", "")
         self.exception: dict[str, str] = {}
+        self.is_restart_recorded = False
         self._senders: dict[str | None, Sender] = {}
         self._parents: list[Sender | RowQueue] = []
         self._watching = self._exiting = self._follows_cells = False

@@ -6,6 +6,9 @@ import json
 import re
 import shutil
 import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -251,3 +254,31 @@ def test_the_label_of_a_release_is_on_what_the_operator_chooses_by_it_and_on_not
         assert release == ("prometheus" if one["kind"] in OPERATOR else None)
     (daemon,) = (one for one in CLUSTER if one["kind"] == "DaemonSet")
     assert daemon["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/name": "trackside"}
+
+
+@pytest.mark.parametrize("status", [200, 404, 500, 503, None])
+def test_the_probe_of_a_training_fails_only_for_a_run_that_hangs(status: int | None) -> None:
+    """The server answers with this status, or there is none: a daemon that is away ends no training."""
+    container = yaml.safe_load((KUBERNETES / "components/liveness/job.yaml").read_text())["spec"]["template"]["spec"]
+    (program,) = [word for word in container["containers"][0]["livenessProbe"]["exec"]["command"] if "\n" in word]
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status or 0)
+            self.end_headers()
+            self.wfile.write(b"run a/b stands still")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        program = program.replace("21790", str(server.server_port))
+        if status is None:
+            server.server_close()
+        else:
+            threading.Thread(target=server.handle_request, daemon=True).start()
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env={"TRACKSIDE_RUN_NAME": "a/b"}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == ((1, "run a/b stands still\n") if status == 503 else (0, ""))
+    assert asked == ([] if status is None else ["/-/run/a%2Fb/live"])

@@ -379,3 +379,34 @@ def test_while_slurm_is_away_the_old_list_stays(slurm: Slurm, tmp_path: Path) ->
     done = listed(slurm, f"--output={file}")
     assert (done.returncode, file.read_text()) == (1, "[]")
     assert done.stderr.startswith("file_sd.py: sinfo: ")
+
+
+RESUMED = """
+import os, sys, trackside
+count = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+for step in range(10):
+    trackside.push(step=10 * count + step, loss=1.0)
+sys.exit(0 if count else 3)
+"""
+
+
+@pytest.mark.usefixtures("only_soak")
+def test_a_job_that_fails_is_requeued(slurm: Slurm, daemon: Daemon, directory: Path, environ: dict[str, str]) -> None:
+    """The second start is the next attempt of the same run."""
+    (directory / "train.py").write_text(RESUMED)
+    batch = "#!/bin/sh\ntrackside run --restart=1 --requeue -- srun python train.py\n"
+    (directory / "job.sh").write_text(batch)
+    asked = {**environ, "TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_WEB__LISTEN_ADDRESS": "127.0.0.1:0"}
+    command = ["sbatch", "--requeue", "--parsable", "--open-mode=append", "--output=job.out", str(directory / "job.sh")]
+    job = slurm.run(command, asked, directory).stdout.strip()
+
+    def state() -> str:
+        return slurm.run(["scontrol", "show", "job", job]).stdout
+
+    eventually(lambda: "Restarts=1" in state())
+    # Slurm holds a requeued job until its credential has expired.
+    eventually(lambda: slurm.run(["scontrol", "update", f"JobId={job}", "StartTime=now"]).returncode == 0)
+    eventually(lambda: "JobState=COMPLETED" in state(), DEADLINE)
+    assert f"job {job} is requeued after crash: exit status 3" in (directory / "job.out").read_text()
+    (found,) = [one for one in daemon.api("runs").json()["runs"] if one["job_id"] == job]
+    assert (found["attempt"], found["state"], found["step"]) == (1, "finished", 19)

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { joinTables, markPosition, nearest, pointsByTime, robustExtent, toColumns, withDetails } from
-  "/static/charts/lines.js";
+import { joinTables, markPosition, nearest, nonfiniteSpans, pointsByTime, robustExtent, toColumns, turningPoint,
+  withDetails } from   "/static/charts/lines.js";
 import { legendRows } from "/static/charts/image.js";
 import { smooth } from "/static/charts/smoothing.js";
 import { tickTexts } from "/static/charts/ticks.js";
@@ -19,7 +19,7 @@ test("points become columns, and those at one place are merged", () => {
   const points = [[2, 12, 1, 3, 2], [1, 11, "nan", "nan", "nan"], [2, 12.5, 0, 2, "inf"]];
   assert.deepEqual(columns(points), {
     x: [1, 2], mean: [null, null], low: [null, 0], high: [null, 3], nonfinite: [1, 2], raw: ["nan", "inf"],
-    steps: [1, 2],
+    steps: [1, 2], times: [11, 12],
   });
   assert.deepEqual(columns([[1, 0, 1, 9, 2, 0, 5]]).mean, [5]);
 });
@@ -50,6 +50,25 @@ test("a mark without a step stands between its neighbors in time", () => {
 test("the range without outliers is that of the others", () => {
   const spike = Array.from({ length: 1000 }, (_, index) => [index, 0, index === 500 ? 1e6 : index % 10]);
   assert.ok(robustExtent([columns(spike)], 0, 999)[1] < 20);
+});
+
+test("one line that diverges does not flatten the others, and of two none is an outlier", () => {
+  const line = (last) => columns([[0, 0, 1], [1, 0, 2], [2, 0, last]]);
+  const many = [...Array.from({ length: 11 }, () => line(3)), line(1000)];
+  assert.deepEqual(robustExtent(many, 0, 2), [1, 3]);
+  assert.deepEqual(robustExtent(many.slice(-2), 0, 2), [1, 1000]);
+});
+
+test("an evaluation that gets worse has a turning point, and one that only swings has none", () => {
+  const line = (values) => columns(values.map((value, step) => [step, 0, value]));
+  assert.equal(turningPoint(line([3, 1, 0.5, 1, 1.5]), "less"), 2);
+  assert.equal(turningPoint(line([3, 1, 0.5, 0.52, 0.51]), "less"), undefined);
+  assert.equal(turningPoint(line([0, 0.9, 0.5, "nan"]), "more"), 1);
+});
+
+test("points that are NaN one after the other are one span", () => {
+  const points = columns(["nan", 1, "nan", "inf", "nan", 2].map((value, step) => [step, 0, value]));
+  assert.deepEqual(nonfiniteSpans(points), [[0, 0], [2, 4]]);
 });
 
 for (const kind of ["ema", "time", "gaussian", "average"]) {

@@ -4,13 +4,19 @@ import test from "node:test";
 import { matchesSilence } from "/static/alerts/format.js";
 import { readSmoothing, smoothingQuery } from "/static/charts/smoothing_control.js";
 import { sections } from "/static/run/charts.js";
-import { isLoss, ranges } from "/static/run/keys.js";
+import { isLoss, ranges, twins } from "/static/run/keys.js";
 import { cpuBusy, gpuLines } from "/static/run/machine.js";
 import { chartMarks } from "/static/run/marks.js";
 import { totals } from "/static/run/phases.js";
 import { Workspace } from "/static/run/workspace.js";
 import { axisOf } from "/static/run/x_axis.js";
 import { grouped, stackText } from "/static/stacks.js";
+
+test("an evaluation is joined to what was trained, and each once", () => {
+  const keys = ["loss", "train/loss", "eval/loss", "val/loss", "acc", "eval_acc", "eval/bleu", "test"];
+  assert.deepEqual([...twins(keys)], [["train/loss", "eval/loss"], ["acc", "eval_acc"]]);
+  assert.deepEqual([...twins(["loss", "val/loss"])], [["loss", "val/loss"]]);
+});
 
 test("the time of a phase is summed over the ranks, whatever its name", () => {
   assert.deepEqual(totals([{ phases: { 0: { constructor: 2 }, 1: { constructor: 3 } } }]), [["constructor", 5]]);

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { betterDirection } from "/static/compare/results.js";
-import { keyFilter } from "/static/run/keys.js";
+import { settingsOfAll } from "/static/compare/results.js";
+import { betterDirection, keyFilter } from "/static/run/keys.js";
 import { columnOf, completions, grouped, prepared, sorted, summarized } from "/static/runs/columns.js";
 
 const RUNS = [[1, "b"], [undefined, "a"], [3, "b"], [2, "a"]].map(([loss, tag], index) =>
@@ -13,6 +13,15 @@ const TAGS = columnOf("tags");
 test("which value of a key is better is judged as trackside compare judges it", () => {
   const keys = ["loss", "eval/accuracy", "error_score", "stepTime", "reward", "reward_std", "lr"];
   assert.deepEqual(keys.map(betterDirection), ["less", "more", "less", "less", "more", undefined, undefined]);
+});
+
+test("an option that one run has not set differs, and a package that is not known does not", () => {
+  const run = (config, packages, command = []) => ({ attempt_list: [{ config, packages, command }] });
+  const runs = [run({ lr: 1, ema: true }, { torch: "2" }, ["t", "--bs", "8"]), run({ lr: 1 }, {}, ["t", "--bs=8"]),
+    run({ lr: 1 }, { torch: "2" }, ["t", "--bs", "9"])];
+  const { differing, names } = settingsOfAll(runs);
+  assert.deepEqual(differing, ["ema", "--bs", "Command"]);
+  assert.deepEqual(names, ["lr", "ema", "--bs", "Command", "package torch"]);
 });
 
 test("runs without a value come last in both orders", () => {

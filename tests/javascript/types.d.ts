@@ -207,6 +207,7 @@ interface Arrangement {
   pinned: string[];
   order: string[];
   full: string[];
+  hidden: string[];
   own: Record<string, OwnSettings>;
   columns: number;
   closed: string[];
@@ -235,6 +236,8 @@ interface Line {
   label: string;
   index: number;
   points: Point[];
+  start?: number; // When its run began.
+  right?: boolean; // Whether its values have the axis at the right.
   around?: Point[]; // Points beyond the window, for smoothing.
 }
 
@@ -247,6 +250,7 @@ interface Columns {
   nonfinite: number[];
   raw: any[];
   steps: number[];
+  times: number[];
   stack?: number[];
 }
 
@@ -263,6 +267,7 @@ interface ChartRequest {
 interface OwnSettings {
   log?: boolean;
   robust?: boolean;
+  second?: string; // Another key in the same chart; empty for none.
   low?: number;
   high?: number;
 }
@@ -272,11 +277,13 @@ interface View extends OwnSettings {
   by: AxisName;
   format(value: any, digits?: number): string;
   window(): [number, number];
+  bounds?(): number[]; // Positions that the axis contains while it shows everything.
   drawn: { line: Line; columns: Columns; smoothed?: number[] }[];
   marks: Mark[];
   height: number;
   width: number;
   smooth?: Smoothing;
+  of?: string; // The run that a picture names.
   unit?: string; // Of the values.
   byTitle?: string;
   axisTitle?: string;
@@ -287,6 +294,7 @@ interface View extends OwnSettings {
   sync?: string; // Charts with the same share their cursor.
   reduceHint?: string; // How to select fewer lines.
   sharedLegend?: boolean; // The page has the legend.
+  turn?: string; // The second line is an evaluation, of which less or more is better.
   stacked?: boolean; // Lines lie on top of each other.
 }
 
@@ -305,6 +313,7 @@ interface ChartOptions extends Partial<Omit<View, "drawn" | "marks" | "width" | 
 interface MapLook {
   around?: boolean;
   linear?: boolean;
+  range?: number[]; // The least range of its values.
   chosen?: string;
   label?(place: number): string;
 }
@@ -323,8 +332,9 @@ interface RunSelection {
   to?: number;
   root: HTMLElement;
   tools: HTMLElement;
+  marks: HTMLElement; // The legend of the marks.
   zoom(from?: number, to?: number): void;
-  update(run: Run): void;
+  update(run: Pick<Run, "attempt_list"> & { metrics: Pick<Metric, "key" | "rank" | "last_step">[] }): void;
   updateMarks(marks: Mark[]): void;
 }
 

@@ -135,7 +135,7 @@ def test_a_page_asks_again_only_as_polling_decides() -> None:
     asks = re.compile(r"setInterval\(|setTimeout\([^;\n]*(load|getJson|fetch|families)", re.IGNORECASE)
     pages = sorted(static.rglob("*.js"))
     found = {str(page.relative_to(static)) for page in pages if asks.search(page.read_text(encoding="utf-8"))}
-    assert found == {"charts/chart.js", "picker.js", "pages/runs.js"}
+    assert found == {"charts/chart.js", "picker.js", "runs/curves.js"}
 
 
 def test_a_cause_is_found_in_the_package_of_causes() -> None:

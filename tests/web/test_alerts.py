@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from histories import opened
 
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model.metric import Batch
@@ -198,3 +200,35 @@ def test_changes_need_the_token_also_where_reading_is_public(site: Any) -> None:
         ("POST", "alerts/test"),
     ):
         assert client.ask(method, f"/api/v1/{path}", json={"labels": {}}).status_code == 401
+
+
+HANG = {"kind": "outside", "text": "Rank 0 is at a.py:3 in f.", "ranks": [0], "waiting": [], "busy": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "evidence", "status"),
+    [
+        ({}, {"hang": HANG}, 503),
+        ({"severity": "warning"}, {"hang": HANG}, 200),
+        ({"alert": "RankSilent"}, {"hang": HANG}, 200),
+        ({"ended": NOW + 2}, {"hang": HANG}, 200),
+        ({}, {}, 200),
+        ({}, {"hang": {**HANG, "busy": [0]}}, 200),
+        ({}, {"hang": {**HANG, "busy": [1], "waiting": [1]}}, 503),
+    ],
+)
+def test_a_run_is_alive_until_its_verdict_is_a_proven_hang(
+    site: Any, change: dict[str, Any], evidence: dict[str, Any], status: int
+) -> None:
+    alert = Alert("TrainingStalled", "critical", NOW, "id-1", {"run": "a/b"}, "run a/b stands", evidence=evidence)
+    site.keep([opened("id-1", name="a/b"), replace(alert, **change)])
+    answer = site.client().get("/-/run/a%2Fb/live")  # nobody has to log in
+    assert answer.status_code == status
+    assert ("run a/b stands: Rank 0 is at a.py:3 in f." in answer.text) == (status == 503)
+
+
+def test_a_run_of_which_nothing_is_known_is_alive(site: Any) -> None:
+    answer = site.client().get("/-/run/nobody/live")
+    assert (answer.status_code, answer.text) == (200, "nothing says that it hangs\n")
+    site.history.database.close()  # what cannot be read is no reason to end a run
+    assert site.client().get("/-/run/nobody/live").status_code == 200

@@ -3,7 +3,7 @@
 import errno
 import os
 from builtins import list as list_  # the class has a method of this name
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite, nan
 from pathlib import Path
@@ -15,6 +15,7 @@ from trackside.checkpoints import folder, sharded, state
 from trackside.checkpoints.folder import CheckpointFolder, CheckpointWriter, Saved
 from trackside.checkpoints.state import random_states
 from trackside.environment.identity import identify
+from trackside.environment.restart import resume_path
 from trackside.os_errors import os_error_text
 from trackside.row_queue import whole_number
 from trackside.training_log import warn
@@ -124,6 +125,9 @@ class Checkpoints:
     def load(self, into: Any = None, *, step: int | None = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Load the checkpoint that was saved last and is intact; warnings name those that are skipped, and why.
 
+        The first load of a process that `trackside run --restart` has started again loads none that is newer than
+        `trackside.resume_path`.
+
         Args:
             into: The objects that were given to `save`, to be restored by ``load_state_dict()``. With them, the random
                 generators are restored too. A checkpoint of a sharded model needs them.
@@ -211,10 +215,11 @@ class Checkpoints:
     def _intact(self, step: int | None, name: str | None, skipped: list_[str]) -> Iterator[Saved]:
         """Yield the intact checkpoints, of one step, of one name or all, the newest first."""
         seen: set[tuple[int, Path]] = set()
+        resume = None if self._has_step or step is not None or name is not None else resume_path()
         while new := [one for one in self._folders(skipped) if one[:2] not in seen]:
             # Another process that saves here may delete all of these meanwhile, and leave a newer one.
             seen.update(one[:2] for one in new)
-            for one in reversed(new):
+            for one in reversed(_until(new, resume)):
                 if name not in {None, one.path.name} or (one.saved is not None and step not in {None, one.saved.step}):
                     continue
                 problem = f"it has no {folder.MANIFEST}" if one.saved is None else folder.defect(one.path)
@@ -245,6 +250,12 @@ class Checkpoints:
         there = self._there()
         last = f"the last one is of step {there[-1].step}" if there else "there is none yet"
         warn(f"the checkpoint of step {step} is not saved: {self.directory}: {why}; {last}, and training goes on")
+
+
+def _until(folders: Sequence[CheckpointFolder], last: Path | None) -> Sequence[CheckpointFolder]:
+    """Return the folders up to *last*; all if it is not one of them."""
+    names = [one.path.name for one in folders] if last is not None else []
+    return folders[: names.index(last.name) + 1] if last is not None and last.name in names else folders
 
 
 def _encode(live: Any, random: Mapping[str, Any]) -> state.Encoded:

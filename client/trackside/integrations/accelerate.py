@@ -21,6 +21,7 @@ from accelerate.tracking import GeneralTracker
 
 from trackside.default_run import open_by
 from trackside.integrations.method_patch import MethodPatch
+from trackside.integrations.resume import resume_by
 from trackside.integrations.run_adapter import RunAdapter, guarded, never_raises, save_checkpoint
 
 if TYPE_CHECKING:
@@ -191,3 +192,6 @@ def _read_state(folder: Any, tracker: TracksideTracker) -> None:
     if path.is_file():
         with path.open(encoding="utf-8") as file:
             tracker.adapter.resume(json.loads(file.read(STATE_LENGTH)))
+
+
+resume_by(Accelerator, "load_state", "input_dir", lambda accelerator: [accelerator.project_dir])

@@ -22,6 +22,7 @@ from trackside.default_run import open_by
 from trackside.integrations.epoch_line import EpochLine, ResourceLine
 from trackside.integrations.lightning_checkpoints import CARRIED, carried_run, starting_fit
 from trackside.integrations.method_patch import MethodPatch
+from trackside.integrations.resume import resume_by
 from trackside.integrations.run_adapter import (
     RunAdapter,
     begin_watch,
@@ -443,3 +444,13 @@ def _hyperparameters(owner: Any) -> dict[str, Any]:
 def _config(trainer: Any) -> dict[str, Any]:
     names = ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision", "world_size")
     return {**{name: getattr(trainer, name, None) for name in names}, "strategy": type(trainer.strategy).__name__}
+
+
+def _directories(trainer: Any) -> list[Any]:
+    """Return the directories of a trainer's checkpoints; the default of its callbacks is below the first."""
+    return [trainer.default_root_dir, *(getattr(one, "dirpath", None) for one in trainer.checkpoint_callbacks)]
+
+
+for _package in ("lightning.pytorch", "pytorch_lightning"):
+    if _package in sys.modules:
+        resume_by(sys.modules[_package].Trainer, "fit", "ckpt_path", _directories)

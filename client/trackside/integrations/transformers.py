@@ -12,6 +12,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from trackside.integrations.epoch_line import EpochLine, ResourceLine
+from trackside.integrations.resume import resume_by
 from trackside.integrations.run_adapter import RunAdapter, begin_watch, never_raises
 from trackside.integrations.trainer_hooks import TrainerHooks
 from trackside.packing import text_of
@@ -270,3 +271,6 @@ _training: list[RunAdapter] = []
 """The run of a training that has begun and has not ended."""
 
 INTEGRATION_TO_CALLBACK.setdefault("trackside", TracksideCallback)
+
+
+resume_by(Trainer, "train", "resume_from_checkpoint", lambda trainer: [trainer.args.output_dir])

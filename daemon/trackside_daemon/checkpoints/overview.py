@@ -1,13 +1,14 @@
 """The checkpoints of a run as JSON: each with the value of a metric, and which has the best one."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import isfinite
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
-from trackside_daemon.checkpoints.audit.files import fingerprint
+from trackside_daemon.checkpoints.audit.files import fingerprint, listing
 from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import Values
@@ -98,3 +99,39 @@ def best(listed: Sequence[dict[str, Any]], *, highest: bool = False) -> dict[str
         if isinstance(one["value"], int | float) and isfinite(one["value"]) and one["state"] in PRESENT
     ]
     return (max if highest else min)(rated, key=lambda one: one["value"], default=None)
+
+
+def first_usable(
+    candidates: Iterable[Mapping[str, Any]], *, good: bool = True, here: bool = True
+) -> tuple[str, list[str]]:
+    """Return the path of the first checkpoint of `overview` that can be loaded, empty for none, and why others cannot.
+
+    Args:
+        candidates: The checkpoints in the order in which they are wanted.
+        good: Only one that is intact. One that is not as it was audited is read now.
+        here: Their files are those of this machine.
+    """
+    skipped: list[str] = []
+    for one in candidates:
+        if one["state"] == "gone" or (here and not Path(one["path"]).exists()):
+            continue
+        if not good or not (problem := _problem(one, here=here)):
+            return one["path"], skipped
+        skipped.append(f"{one['path']} is skipped: {problem}")
+    return "", skipped
+
+
+def _problem(one: Mapping[str, Any], *, here: bool) -> str:
+    """Return why a checkpoint is not intact; empty if it is."""
+    if not here:
+        return "" if one["good"] else one["reason"] or "it is not audited yet"
+    from trackside_daemon.checkpoints.audit.audit import audit
+    from trackside_daemon.checkpoints.audit.request import AuditRequest
+
+    path = Path(one["path"])
+    if one["state"] in {"complete", "damaged"} and one["checked"] is not None:
+        unchanged = one["good"] and fingerprint(listing(path)) == one["fingerprint"]
+        if unchanged or one["state"] == "damaged":
+            return str(one["reason"])
+    result = audit(AuditRequest(str(path)))
+    return result.problem or result.unread or ("it is gone" if result.gone else "")

@@ -47,6 +47,11 @@ class ChildProcess:
         )
 
     @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
     def status(self) -> int | None:
         """The exit status; None while it runs."""
         return self._process.poll()
@@ -114,9 +119,9 @@ class Command:
             # Not Popen.send_signal(): it polls first, which would reap the zombie.
             os.kill(self._process.pid, number)
 
-    def reap(self) -> None:
-        """Wait for its end, and reap it."""
-        self._process.wait()
+    def reap(self) -> int:
+        """Wait for its end, reap it, and return its exit status, or the number of its signal below 0."""
+        return self._process.wait()
 
 
 def output(arguments: Sequence[str], timeout: float) -> str:

@@ -14,7 +14,7 @@ from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.hang.cases import Absent, RankDump, rank_dump
 from trackside_daemon.captures.hang.ras import compared, ras_view
-from trackside_daemon.captures.hang.verdict import NO_ANSWER, HangVerdict, verdict
+from trackside_daemon.captures.hang.verdict import NO_ANSWER, PLACES, HangVerdict, verdict
 from trackside_daemon.captures.kinds.kind import AskRanks
 from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.collectors.process.process_tree import read_stat
@@ -195,6 +195,8 @@ class Hangs:
         found = verdict(dumps, self._absent(hang, asked, dumps), hang.subject)
         if hang.pushed is None and not (found and set(found.waiting) - moved):
             return None  # nobody waits for the rank that has ended
+        if found is not None:
+            found = found._replace(pids={str(one.rank): one.pid for one in self._ranks(hang.run)[:PLACES]})
         return found if found is None or view is None else compared(found, view)
 
     def _absent(self, hang: _Hang, asked: frozenset[int], dumps: Mapping[int, RankDump]) -> Absent:

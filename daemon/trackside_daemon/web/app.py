@@ -14,6 +14,8 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 
+from trackside_daemon.captures.hang.verdict import hanging
+from trackside_daemon.questions.alerts import Alerts
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.endpoints import ENDPOINTS
 from trackside_daemon.web.exposition import process_registry, render, render_protobuf
@@ -81,6 +83,7 @@ class WebApp:
             Route("/metrics", self.metrics),
             Route("/-/healthy", self.healthy),
             Route("/-/ready", self.ready),
+            Route("/-/run/{name:path}/live", self.live),
             Route("/-/reload", self.reload, methods=["POST", "PUT"]),
             *(_ApiRoute(path, handlers) for path, handlers in self._handlers().items()),
             *dashboard.routes(),
@@ -122,6 +125,17 @@ class WebApp:
         if self._ready():
             return PlainTextResponse("trackside is ready.\n")
         return PlainTextResponse("trackside is waiting for its first samples.\n", 503)
+
+    async def live(self, request: Request) -> Response:
+        """Answer ``/-/run/NAME/live``: 503 once the verdict says that the run hangs; 200 else, also if nothing is known of it."""
+        try:
+            found = await self._access.ask(
+                Alerts(run=request.path_params["name"], firing=True, alert="TrainingStalled")
+            )
+            text = next(filter(None, map(hanging, found["alerts"])), "")
+        except Exception:  # noqa: BLE001  whoever asks ends the run after a 503
+            text = ""
+        return PlainTextResponse(f"{text or 'nothing says that it hangs'}\n", 503 if text else 200)
 
     async def reload(self, _request: Request) -> Response:
         """Reload the configuration, as SIGHUP does, when web.enable-lifecycle permits it."""

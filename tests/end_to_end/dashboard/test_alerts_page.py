@@ -113,7 +113,7 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
         [step, value] for step, _, value in points[:-1]
     ]
     assert shown.last.locator("td").all_inner_texts()[::2] == ["30", "NaN"]
-    expect(page.get_by_role("img", name="loss of rank 0, steps 11 to 30; the last is NaN")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("loss of rank 0 by step. Last: NaN at step 30"))).to_be_visible()
     rank = found["evidence"]["ranks"]["0"]
     table = page.get_by_role("region", name="Last values of the ranks")
     shown_values = dict(
@@ -245,5 +245,7 @@ def test_a_stall_shows_where_each_thread_is(
         expect(stack).to_be_visible()
         assert stack.inner_text().strip().splitlines() == thread["frames"]
     sits = next(number for number, line in enumerate(STALLS.splitlines(), 1) if "here it sits" in line)
-    expect(page.locator("pre b").first).to_have_text(f"{script}:{sits} wait_for_nothing")
+    expect(page.locator("pre").first.locator("b").last).to_have_text(
+        f"{script}:{sits} wait_for_nothing"
+    )  # its own code
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

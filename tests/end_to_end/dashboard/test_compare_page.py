@@ -29,12 +29,14 @@ for line in sys.stdin if live else ():
 SMALL, WIDE, ODD = "small", "wide", "<script>"
 
 
-def cells(row: Locator) -> list[str]:
-    return [text.replace("best", "") for text in row.locator("td").all_inner_texts()]
-
-
 def row(page: Page, name: str) -> Locator:
-    return page.locator("table.results tbody tr").filter(has=page.get_by_role("rowheader", name=name, exact=True))
+    return page.locator("table.all-runs tbody tr").filter(has=page.get_by_role("rowheader", name=name, exact=True))
+
+
+def cells(page: Page, name: str) -> dict[str, str]:
+    """Return the texts of a run's row by the titles of their columns."""
+    titles = [text.rstrip(" ↑↓") for text in page.locator("table.all-runs thead th").all_inner_texts()]
+    return dict(zip(titles, row(page, name).locator("td, th").all_inner_texts(), strict=True))
 
 
 def plot(page: Page, key: str) -> Locator:
@@ -47,12 +49,6 @@ def summaries(daemon: Daemon, run: str, key: str) -> dict[str, Any]:
     return dict(found)
 
 
-def settings(page: Page) -> dict[str, list[str]]:
-    """Return the rows of the configuration, without their marks."""
-    rows = page.locator("table.settings tbody tr").filter(has=page.locator("td"))
-    return {one.locator("th .mono").inner_text(): one.locator("td").all_inner_texts() for one in rows.all()}
-
-
 def test_runs_are_chosen_and_put_beside_each_other(
     daemon: Daemon,
     open_page: Callable[..., Page],
@@ -62,15 +58,21 @@ def test_runs_are_chosen_and_put_beside_each_other(
     run_training(daemon, "-c", TRAINING, SMALL, "0.25", "12", "")
     run_training(daemon, "-c", TRAINING, WIDE, "0.5", "24", "")
     page = open_page(daemon, "/compare")
-    expect(page.get_by_role("status").filter(has_text="Choose two or more runs")).to_be_visible()
+    # Without a choice, the newest runs are there.
+    expect(page).to_have_url(re.compile(rf"\?run={WIDE}&run={SMALL}$"))
+    small = page.get_by_role("checkbox", name=SMALL)
+    small.uncheck()
+    expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss", "accuracy", "own/24"])
+    page.get_by_role("button", name="None").click()
+    expect(page.get_by_role("status").filter(has_text="Check runs in the list")).to_be_visible()
     page.get_by_label("Search runs").fill("nowhere")
     expect(page.get_by_text("no run matches nowhere")).to_be_visible()
-    page.get_by_label("Search runs").fill(SMALL)
-    expect(page.get_by_role("checkbox")).to_have_count(1)
-    page.get_by_role("checkbox", name=SMALL).check()
-    expect(page.get_by_text("Choose another run to compare with this one.")).to_be_visible()
+    page.get_by_label("Search runs").fill("lr=0.25")
+    expect(page.locator(".ticks li")).to_have_count(1)
+    small.check()
     page.get_by_label("Search runs").fill("")
-    page.get_by_role("checkbox", name=WIDE).check()
+    expect(page.locator(".ticks li")).to_have_count(2)
+    page.get_by_role("button", name="All listed").click()
     expect(page).to_have_url(re.compile(rf"\?run={SMALL}&run={WIDE}$"))
 
     expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss", "accuracy"])  # none that only one has
@@ -79,26 +81,28 @@ def test_runs_are_chosen_and_put_beside_each_other(
         "aria-label", re.compile(rf"Last: small {last[0]} at step 39; wide {last[1]} at step 39\.")
     )
     for run in (SMALL, WIDE):
-        known = [summaries(daemon, run, key) for key in ("loss", "eval/loss", "accuracy")]
-        shown = cells(row(page, run))
-        assert shown[:2] == ["finished", "39"]
-        values = [one[name] for one in known for name in ("last", "min", "max")]
-        assert [float(text) for text in shown[3:]] == pytest.approx(values, rel=5e-4)
-    assert row(page, WIDE).locator("td.best").all_inner_texts() == [
-        f"best{text}" for place, text in enumerate(cells(row(page, WIDE))) if place in {3, 4, 6, 7, 9, 11}
-    ]
+        shown = cells(page, run)
+        assert (shown["State"], shown["Step"]) == ("✓ finished", "39")
+        for key, best in (("loss", "lowest"), ("eval/loss", "lowest"), ("accuracy", "highest")):
+            known = summaries(daemon, run, key)
+            values = [float(shown[f"{key} ({name})"]) for name in (best, "last")]
+            assert values == pytest.approx([known["min" if best == "lowest" else "max"], known["last"]], rel=5e-3)
+    assert row(page, WIDE).locator("td.best").count() == 6
     assert row(page, SMALL).locator("td.best").count() == 0
 
-    differing = settings(page)
-    assert {key: differing[key] for key in ("lr", "model.layers")} == {
-        "lr": ["0.25", "0.5"],
-        "model.layers": ["12", "24"],
-    }
-    assert "batch_size" not in differing
+    rates = [cells(page, run) for run in (SMALL, WIDE)]
+    assert [(shown["lr"], shown["model.layers"]) for shown in rates] == [("0.25", "12"), ("0.50", "24")]
+    assert "batch_size" not in rates[0]
+    # The others are compared with the baseline, and sorted.
+    page.get_by_role("button", name=f"Compare with {SMALL}").click()
+    expect(row(page, WIDE).locator(".delta.good").first).to_have_text(re.compile(r"-\d+\.\d %"))
+    page.get_by_role("button", name="lr", exact=True).click()
+    page.get_by_role("button", name="lr ↑").click()
+    expect(page.locator("table.all-runs tbody th").first).to_have_text(WIDE)
+    expect(page).to_have_url(re.compile(f"baseline={SMALL}.*sort=-config.lr"))
     page.get_by_label("Show all").check()
-    assert settings(page)["batch_size"] == ["32", "32"]
-    assert "Host" in settings(page)
-    assert len(differing) == page.locator("tr.differs .mark", has_text="differs").count()
+    assert cells(page, SMALL)["batch_size"] == "32"
+    assert "Host" in cells(page, SMALL)
     assert violations(page) == []
 
 
@@ -121,41 +125,40 @@ def test_a_view_is_stored_in_the_address_and_continues_with_a_run_that_lives(
     expect(page.get_by_role("button", name="Reset zoom")).to_be_hidden()
     expect(page).not_to_have_url(re.compile("from="))
 
-    page.get_by_role("combobox", name="By", exact=False).first.select_option("relative")
+    page.get_by_label("X axis").select_option("relative")
     expect(plot(page, "loss")).to_have_attribute(
         "aria-label", re.compile(r"by time since start\. Last: small 0\.2791 at \S+ [mµ]?s after start; ")
     )
     page.get_by_label("Log scale").check()
-    page.get_by_label("Keys containing").fill("LOSS")
+    page.get_by_role("searchbox", name="Keys").fill("LOSS")
     expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss"])
     expect(page).to_have_url(re.compile("LOSS"))  # written a moment later
     page.reload()
     expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss"])
     assert (
-        page.get_by_role("combobox", name="By", exact=False).first.input_value(),
+        page.get_by_label("X axis").input_value(),
         page.get_by_label("Log scale").is_checked(),
     ) == (
         "relative",
         True,
     )
-    page.get_by_label("Keys containing").fill("nothing")
+    page.get_by_role("searchbox", name="Keys").fill("nothing")
     expect(page.get_by_text("No key shared by these runs matches the filter.")).to_be_visible()
-    page.get_by_label("Keys containing").fill("")
-    page.get_by_role("combobox", name="By", exact=False).first.select_option("step")
+    page.get_by_role("searchbox", name="Keys").fill("")
+    page.get_by_label("X axis").select_option("step")
 
     training = start_training(daemon, "-c", TRAINING, ODD, "1", "12", "live")
     eventually(lambda: daemon.api("runs/script").json().get("step") == 39)
-    page.get_by_text("Choose runs").click()
     page.get_by_label("Search runs").fill("script")
     page.get_by_role("checkbox", name=ODD).check()
-    expect(row(page, ODD).locator("td").first).to_have_text("running")
+    expect(row(page, ODD)).to_contain_text("running")
     training.stdin.write("0.03125\n")
     training.stdin.flush()
     expect(plot(page, "loss")).to_have_attribute("aria-label", re.compile(r"<script> 0\.03125 at step 40"))
-    expect(row(page, ODD).locator("td").nth(1)).to_have_text("40")
-    assert cells(row(page, ODD))[3] == "0.03125"
+    expect(row(page, ODD)).to_contain_text("40")
+    assert float(cells(page, ODD)["loss (lowest)"]) == pytest.approx(0.03125, rel=0.01)
 
-    page.get_by_role("button", name=f"Remove {SMALL}").click()
+    page.get_by_role("checkbox", name=SMALL).uncheck()
     expect(page).to_have_url(re.compile(rf"run={WIDE}&run=script$"))
-    expect(page.locator("table.results tbody tr")).to_have_count(2)
+    expect(page.locator("table.all-runs tbody tr:not(.spacer)")).to_have_count(2)
     expect(plot(page, "loss")).to_have_attribute("aria-label", re.compile("Last: wide"))

@@ -126,7 +126,7 @@ def test_what_another_page_hands_over_is_chosen_drawn_and_left_to_the_command_wh
     expect(page.get_by_text("20 samples")).to_be_visible()
     assert same(read(download(page, tmp_path)), api(trained, f"key=loss&key=x,y&rank=0&{window}"))
     expect(page.get_by_role("img", name=re.compile(r"Last: loss 0\.05 at .*; x,y 6\.333 at "))).to_be_visible()
-    picture = download(page, tmp_path, "Download PNG").read_bytes()
+    picture = download(page, tmp_path, "Download as PNG").read_bytes()
     assert picture[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(picture[16:20], "big") > 400
 

@@ -41,7 +41,8 @@ def a_layer(route: Route) -> None:
     quantiles = {
         share: [at, 2 * at] for share, at in (("0.05", -2), ("0.25", -1), ("0.5", 0), ("0.75", 1), ("0.95", 2))
     }
-    found = {"kind": "weights", "layer": "head", "steps": [10, 20], "quantiles": quantiles, "columns": [{}, {}]}
+    found = {"kind": "weights", "layer": "head", "steps": [10, 20], "times": [1, 2], "quantiles": quantiles}
+    found["columns"] = [{}, {}]
     route.fulfill(body=json.dumps(found))
 
 
@@ -58,7 +59,7 @@ def test_a_map_is_read_chosen_from_and_compared(
     page.route("**/api/v1/runs/*/layers/*", a_layer)
     page.route("**/api/v1/runs?*", lambda route: route.fulfill(body='{"runs": [{"id": "deep-0", "name": "before"}]}'))
     page.reload()
-    canvas = page.locator("canvas.run-map").first
+    canvas = page.get_by_role("tabpanel", name="Model").locator("canvas.run-map").first
     expect(canvas).to_have_attribute("aria-label", "norm of 2 layers from 1 to 2")
     assert canvas.evaluate(MIDDLE) == [68, 1, 84, 255]  # the lowest value
     canvas.hover(position={"x": 900, "y": 24})

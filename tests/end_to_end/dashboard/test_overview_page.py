@@ -63,7 +63,7 @@ def ended(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def names(rows: Locator) -> list[str]:
-    return rows.locator("th a").all_inner_texts()
+    return rows.locator(".who a").all_inner_texts()
 
 
 def test_what_is_now_is_on_it_as_the_api_has_it(
@@ -77,22 +77,23 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     go_on(training, 10)
     eventually(lambda: now(daemon, SCRIPT_NAME).get("step") == 10)
     page = open_page(daemon)
-    run = page.locator(".run", has_text=SCRIPT_NAME)
-    expect(run).to_contain_text("Step 10 / 40 25.0 %")
+    run = page.locator(".runs:not(.ended) > .run", has_text=SCRIPT_NAME)
+    expect(run).to_contain_text("10 of 40, 25.0 %")
     expect(run).to_contain_text("running")
-    expect(run).to_contain_text(f"Loss {now(daemon, SCRIPT_NAME)['loss']:.4g}")
+    expect(run).to_contain_text(f"{now(daemon, SCRIPT_NAME)['loss']:.4g}")
     assert run.locator(".bar span").evaluate("one => one.style.width") == "25%"
     go_on(training, 1)
-    expect(run).to_contain_text("Step 11 / 40 27.5 %")
-    expect(run).to_contain_text(f"Loss {2.718281828 / 11:.4g}")
+    expect(run).to_contain_text("11 of 40, 27.5 %")
+    expect(run).to_contain_text(f"{2.718281828 / 11:.4g}")
     reported = re.compile(f"to {2.718281828 / 11:.4g}, lowest {2.718281828 / 11:.4g}$")
     expect(run.get_by_role("img")).to_have_attribute("aria-label", reported)
 
     go_on(training, 14)
-    wrong = page.locator(".run", has_text="goes-wrong")
-    expect(wrong).to_contain_text("Loss NaN")
-    expect(wrong).to_contain_text("1 critical")
-    alert = page.locator(".firing tr", has_text="NonFinite").filter(has_text="goes-wrong")
+    # Trouble comes first, with its sentence.
+    wrong = page.locator(".run").first
+    expect(wrong).to_contain_text(re.compile("goes-wrong.*1 critical.*NaN at step 20.*NaN"))
+    expect(page.get_by_text("1 of 2 live need attention")).to_be_visible()
+    alert = page.locator(".firing li", has_text="NonFinite").filter(has_text="goes-wrong")
     expect(alert).to_contain_text("critical")
     [fires] = [
         one
@@ -115,7 +116,7 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     run.get_by_role("checkbox").check()
     assert training.stdin is not None
     training.stdin.close()
-    over = page.locator(".ended tbody tr", has_text=SCRIPT_NAME)
+    over = page.locator(".ended > li", has_text=SCRIPT_NAME)
     expect(over).to_contain_text("finished")
     expect(run).to_have_count(0)
     expect(page.get_by_text("No runs are live.")).to_be_visible()
@@ -167,7 +168,7 @@ def test_an_ended_run_is_shown_and_found_kept_deleted_and_compared_in_the_table(
     eventually(lambda: len(ended(daemon)) == 43)
     runs = {run["name"]: run for run in ended(daemon)}
     page = open_page(daemon, width=390, color_scheme="dark", expected_errors=("507",))
-    rows = page.locator(".ended tbody tr")
+    rows = page.locator(".ended > li")
     expect(rows).to_have_count(10)
     assert names(rows) == list(runs)[:10]
     assert float(rows.first.locator(".loss").inner_text()) == pytest.approx(runs["sweep-39"]["loss"], rel=1e-4)

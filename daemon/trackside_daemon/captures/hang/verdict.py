@@ -1,8 +1,8 @@
 """The verdict on a run that hangs: for whom it waits, and where that rank is."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.captures.hang.cases import Absent, Kind, RankDump, WaitCase, find_cases
 from trackside_daemon.model.text import number
@@ -30,6 +30,8 @@ class HangVerdict(NamedTuple):
         operation: The collective.
         seconds: How long it has waited; 0 outside any.
         places: Innermost call in the user's code by rank.
+        pids: Process id by rank, of those that this daemon sees.
+        busy: The ranks whose main thread computes; those that wait in a collective may do so.
     """
 
     kind: Kind
@@ -43,6 +45,8 @@ class HangVerdict(NamedTuple):
     operation: str = ""
     seconds: float = 0.0
     places: Mapping[str, str] = {}
+    pids: Mapping[str, int] = {}
+    busy: tuple[int, ...] = ()
 
 
 def verdict(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None = None) -> HangVerdict | None:
@@ -94,10 +98,19 @@ def _verdict(
         silent=_first(absent.silent),
         unseen=_first(absent.unseen),
         places=dict(islice(places.items(), PLACES)),
+        busy=_first(rank for rank, dump in dumps.items() if dump.busy),
     )
 
 
-def _first(ranks: Collection[int]) -> tuple[int, ...]:
+def hanging(alert: Mapping[str, Any]) -> str:
+    """Return the verdict on the run of a firing `TrainingStalled`, as JSON, if it hangs; empty if it may go on."""
+    hang = alert["evidence"].get("hang")
+    if hang is None or alert["severity"] != "critical" or set(hang.get("busy", ())) - set(hang["waiting"]):
+        return ""
+    return f"{alert['summary']}: {hang['text']}"
+
+
+def _first(ranks: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(ranks))[:RANKS]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
@@ -100,32 +99,15 @@ def _candidates(found: Sequence[dict[str, Any]], choice: str, *, highest: bool) 
 
 def _print_one(run: str, candidates: Sequence[Mapping[str, Any]], *, good: bool, here: bool) -> None:
     """Print the path of the first one that can be used, and on standard error why others before it cannot."""
-    for one in candidates:
-        if one["state"] == "gone" or (here and not Path(one["path"]).exists()):
-            continue
-        problem = _problem(one, here=here) if good else ""
-        if not problem:
-            print_lines([one["path"]])
-            return
-        warn(f"{one['path']} is skipped: {problem}")
+    from trackside_daemon.checkpoints.overview import first_usable
+
+    path, skipped = first_usable(candidates, good=good, here=here)
+    for text in skipped:
+        warn(text)
+    if path:
+        print_lines([path])
+        return
     fail(f"run {shown(run)} has no {'intact ' if good else ''}checkpoint", 1)
-
-
-def _problem(one: Mapping[str, Any], *, here: bool) -> str:
-    """Return why a checkpoint is not intact; empty if it is. One that is not as it was audited is read now."""
-    if not here:
-        return "" if one["good"] else one["reason"] or "it is not audited yet"
-    from trackside_daemon.checkpoints.audit import files
-    from trackside_daemon.checkpoints.audit.audit import audit
-    from trackside_daemon.checkpoints.audit.request import AuditRequest
-
-    path = Path(one["path"])
-    if one["state"] in {"complete", "damaged"} and one["checked"] is not None:
-        unchanged = one["good"] and files.fingerprint(files.listing(path)) == one["fingerprint"]
-        if unchanged or one["state"] == "damaged":
-            return str(one["reason"])
-    result = audit(AuditRequest(str(path)))
-    return result.problem or result.unread or ("it is gone" if result.gone else "")
 
 
 def _table(found: Sequence[Mapping[str, Any]], metric: str) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """The command run."""
 
+import os
+import shlex
 from typing import Annotated
 
 import typer
@@ -38,6 +40,35 @@ def run(
             "--follow",
         ),
     ] = None,
+    restart: Annotated[
+        str,
+        option(
+            "[N]",
+            "Start the command again after a crash or a proven hang, up to N times, from the newest intact checkpoint "
+            "[default: 5]. N may be left out before --.",
+            "--restart",
+        ),
+    ] = "",
+    restart_on: Annotated[
+        str, option("KINDS", "What --restart answers: crash, hang, nan.", "--restart.on")
+    ] = "crash,hang",
+    restart_args: Annotated[
+        str,
+        option(
+            "TEXT", "Arguments that the command gets when it starts again: '--resume {checkpoint}'.", "--restart.args"
+        ),
+    ] = "",
+    requeue: Annotated[
+        bool, flag("--requeue", "With --restart: have Slurm requeue the job, in place of a start within it.")
+    ] = False,
+    stop_on: Annotated[
+        str,
+        option(
+            "ALERTS",
+            "End the command when one of these alerts fires, or fires so long: NonFinite,LossDiverging:10m.",
+            "--stop-on",
+        ),
+    ] = "",
     config_file: ConfigFile = None,
     flags: Flags,
 ) -> None:
@@ -53,10 +84,16 @@ def run(
     With --console, the command prints through another terminal, or a pipe if standard output is none. Without it, the
     command's output is untouched.
 
-    The exit status is that of the command, or 128 plus the number of the signal that ended it. It is 126 if the command
-    is not executable, 127 if it is not found, and 2 if this command line or the configuration is wrong.
+    With --restart, the command starts again as the next attempt of the same run, with the path of the checkpoint in
+    $TRACKSIDE_RESUME. Ctrl-C, and SIGTERM to this command, end it for good.
+
+    The exit status is that of the command, or 128 plus the number of the signal that ended it. It is 79 after an alert of
+    --stop-on, 75 after --requeue, 126 if the command is not executable, 127 if it is not found, and 2 if this command line or the
+    configuration is wrong.
     """
-    from trackside_daemon.cli.run.session import run
+    from trackside_daemon.cli.run.restarts import restarts, slurm_job
+    from trackside_daemon.cli.run.session import RunOptions, run
+    from trackside_daemon.cli.run.trouble_watch import stop_alerts
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.service.config import Config
 
@@ -69,4 +106,16 @@ def run(
     # A value "--" is the end of the options, which follows --follow without a directory.
     places = None if follow is None else [place for place in follow if place != "--"]
     file = [f"--config.file={config_file}"] if config_file is not None else []
-    raise typer.Exit(run(command, config, [*file, *arguments(flags)], places, auto=auto, console=console))
+    try:
+        options = RunOptions(
+            places,
+            auto,
+            console,
+            restarts(restart, restart_on, int(os.environ.get("SLURM_RESTART_COUNT", "0")) if requeue else 0),
+            shlex.split(restart_args),
+            slurm_job(os.environ) if requeue else "",
+            stop_alerts(stop_on),
+        )
+    except ValueError as error:
+        fail(str(error))
+    raise typer.Exit(run(command, config, [*file, *arguments(flags)], options))

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from trackside.auto.environment import refusal, variables
@@ -24,10 +24,13 @@ from trackside_daemon.captures.kineto.environment import interpreter, missing_va
 from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.follower import AUTOMATIC
+from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
-from trackside_daemon.cli.run.summary import CommandSummary
+from trackside_daemon.cli.run.summary import CommandSummary, RunFacts
+from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
 from trackside_daemon.linux.child_process import ChildProcess, Command, output
-from trackside_daemon.model.text import shown
+from trackside_daemon.linux.job_processes import JobProcesses
+from trackside_daemon.model.text import duration, shown
 from trackside_daemon.training.end_state import Exit, verdict
 
 if TYPE_CHECKING:
@@ -35,10 +38,15 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
     from trackside_daemon.cli.run.console import ConsoleCopy
+    from trackside_daemon.cli.run.restarts import Restarts
+    from trackside_daemon.cli.run.trouble_watch import CommandTrouble, StopOn
     from trackside_daemon.service.config import Config
 
 NOT_EXECUTABLE = 126  # exit status, as in shells
 NOT_FOUND = 127  # exit status, as in shells
+STOPPED = 79  # exit status after an alert of --stop-on, beyond those of sysexits.h
+REQUEUED = 75  # exit status of a command whose job Slurm starts again: sysexits.h's EX_TEMPFAIL
+TERMINATION_SECONDS = 30.0  # between SIGTERM and SIGKILL, for a command that is ended because of a trouble
 FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
 
 SCRIPT_BYTES = 256 * 1024  # of a script that are searched for what it imports
@@ -51,28 +59,40 @@ _IMPORT = (
 )
 
 
-def run(
-    command: Sequence[str],
-    config: Config,
-    flags: Sequence[str],
-    follow: Sequence[str] | None = None,
-    *,
-    auto: bool = False,
-    console: bool = False,
-) -> int:
+class RunOptions(NamedTuple):
+    """The services of `trackside run` beside its command.
+
+    Attributes:
+        follow: Directories to follow besides those in the working directory; None to follow nothing.
+        auto: Find values in trainings that do not use trackside.
+        console: Keep what the command prints.
+        restarts: Decides on restarts; None for none.
+        restart_arguments: Are appended to the command when it starts again; ``{checkpoint}`` is replaced in them.
+        requeue: Id of the Slurm job that is requeued in place of a restart; empty for none.
+        stop_on: Alerts that end the command.
+    """
+
+    follow: Sequence[str] | None = None
+    auto: bool = False
+    console: bool = False
+    restarts: Restarts | None = None
+    restart_arguments: Sequence[str] = ()
+    requeue: str = ""
+    stop_on: Sequence[StopOn] = ()
+
+
+def run(command: Sequence[str], config: Config, flags: Sequence[str], options: RunOptions = RunOptions()) -> int:  # noqa: B008
     """Run a command to its end, with a daemon if possible.
 
     Args:
         command: The program and its arguments.
         config: The configuration of a daemon that has to be started.
         flags: The same as flags of `trackside daemon`.
-        follow: Directories to follow besides those in the working directory; None to follow nothing.
-        auto: Find values in trainings that do not use trackside.
-        console: Keep what the command prints.
+        options: What else to do.
 
     Returns:
         The command's exit status as in shells; 126 or 127 if it cannot be started; 128 plus the number of a signal that
-        arrived before the start.
+        arrived before the start; `STOPPED`.
     """
     if shutil.which(command[0]) is None:
         exists = os.sep in command[0] and Path(command[0]).exists()  # a bare name is searched in $PATH only
@@ -81,7 +101,7 @@ def run(
     signals = Signals()
     probe = GroupProbe(signals.handled)
     try:
-        return _Session(command, signals, probe, follow, auto=auto, console=console).run(config, flags)
+        return _Session(command, signals, probe, options).run(config, flags)
     finally:
         probe.close()
         signals.close()
@@ -94,29 +114,18 @@ class _Session:
         command: The program and its arguments.
         signals: The signals that this process receives.
         probe: Reports those that the command receives, too.
-        follow: See `run`.
-        auto: See `run`.
-        console: See `run`.
+        options: See `run`.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        signals: Signals,
-        probe: GroupProbe,
-        follow: Sequence[str] | None,
-        *,
-        auto: bool,
-        console: bool,
-    ) -> None:
+    def __init__(self, command: Sequence[str], signals: Signals, probe: GroupProbe, options: RunOptions) -> None:
         self._command = command
-        self._keeps_console = console
-        self._auto = auto
+        self._options = options
         self._signals = signals
         self._probe = probe
-        self._follow = follow
         self._launch = uuid4().hex[:16]
         self._died_after: float | None = None
+        self._trouble: CommandTrouble | None = None
+        self._is_requeued = False
 
     def run(self, config: Config, flags: Sequence[str]) -> int:
         """Run daemon and command, and return the exit status."""
@@ -138,34 +147,64 @@ class _Session:
                 shared.release()
 
     def _run(self, daemon: CommandDaemon | None) -> int:
+        """Start the command, and again after an end that asks for it; return the exit status of the last start."""
         environ = {"TRACKSIDE_LAUNCH": self._launch}
-        environ |= variables(os.environ) if self._auto else {}
+        environ |= variables(os.environ) if self._options.auto else {}
         if daemon is not None:
             environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
             if daemon.endpoint.startswith("ipc://"):
                 environ |= missing_variables(_profiler_directory(daemon), self._command, os.environ)
-        since = time.time()
-        console = self._open_console(daemon) if self._keeps_console else None
-        try:
-            command = Command(self._command, environ, None if console is None else console.streams)
-        except OSError as error:
-            return _report_unstarted(self._command[0], error)
-        try:
-            if console is not None:
-                console.start()
-            follower = None if daemon is None or self._follow is None else _start_follower(self._follow, since, environ)
-            status = self._wait(command, daemon)
-            self._signals.clear()
-            if console is not None:
-                console.stop()
-            if follower is not None:
-                follower.stop(FOLLOWER_SECONDS, signal.SIGUSR1 if status else signal.SIGTERM)
-            hand_over(command, self._launch)
-            if daemon is not None:
-                self._summarize(daemon)
-        finally:
-            # After the summary, because before Linux 6.15 the daemon reads from the zombie how the command ended.
-            command.reap()
+        start = first = CommandStart(self._command, environ)
+        while True:
+            since = time.time()
+            console = self._open_console(daemon) if self._options.console else None
+            try:
+                command = Command(start.command, start.environ, None if console is None else console.streams)
+            except OSError as error:
+                return _report_unstarted(self._command[0], error)
+            try:
+                status = self._run_once(command, daemon, console, since, environ)
+                interrupted = self._signals.ending
+                self._signals.clear()
+                again = None if interrupted or self._trouble_stops else self._next_start(first, status, daemon)
+                if again is None:
+                    if daemon is not None:
+                        self._summarize(daemon)
+                    if self._options.restarts is not None and (line := self._options.restarts.line(time.monotonic())):
+                        report(line)
+                    return STOPPED if self._trouble_stops else REQUEUED if self._is_requeued else status
+                start = again
+            finally:
+                # After the summary, because before Linux 6.15 the daemon reads from the zombie how the command ended.
+                command.reap()
+
+    def _run_once(
+        self,
+        command: Command,
+        daemon: CommandDaemon | None,
+        console: ConsoleCopy | None,
+        since: float,
+        environ: Mapping[str, str],
+    ) -> int:
+        """Run a start of the command to its end, and return its exit status."""
+        if console is not None:
+            console.start()
+        places = self._options.follow
+        follower = None if daemon is None or places is None else _start_follower(places, since, environ)
+        restarts, self._trouble = self._options.restarts, None
+        ours = {child.pid for child in (follower, daemon and daemon.child) if child is not None}
+        processes = JobProcesses(command.pid, self._launch, ours)
+        watch = self._watch(daemon, processes)
+        status = self._wait(command, daemon, processes)
+        if watch is not None:
+            watch.stop()
+        if restarts is not None or self._trouble is not None:
+            processes.end(TERMINATION_SECONDS)
+        if console is not None:
+            console.stop()
+        if follower is not None:
+            follower.stop(FOLLOWER_SECONDS, signal.SIGUSR1 if status else signal.SIGTERM)
+        hand_over(command, self._launch)
         return status
 
     def _open_console(self, daemon: CommandDaemon | None) -> ConsoleCopy | None:
@@ -183,22 +222,110 @@ class _Session:
 
     def _summarize(self, daemon: CommandDaemon) -> None:
         try:
-            nothing = why_nothing(self._command) if self._auto else ""
+            nothing = why_nothing(self._command) if self._options.auto else ""
             CommandSummary(self._launch, daemon, self._died_after, nothing).report(self._signals, report)
         except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
             report(f"no summary: {type(error).__name__}: {error}")
 
-    def _wait(self, command: Command, daemon: CommandDaemon | None) -> int:
-        """Forward signals to the command until it ends, and return its exit status."""
+    def _wait(self, command: Command, daemon: CommandDaemon | None, processes: JobProcesses) -> int:
+        """Forward signals to the command until it ends, and return its exit status; end it if it is in trouble."""
         begun = time.monotonic()
+        ends_until = 0.0
         while (status := command.status) is None:
-            number = self._signals.get()
+            left = max(0.0, ends_until - time.monotonic()) if ends_until else None
+            number = self._signals.get(left)
             if self._died_after is None and daemon is not None and daemon.died is not None:
                 self._died_after = time.monotonic() - begun
                 remove_stale(_profiler_directory(daemon) / SOCKET)  # with SIGKILL it leaves it, and so may its worker
             if number in self._signals.handled and not self._probe.received(number):
                 command.send(number)
+            if self._trouble is not None and not ends_until:
+                report(f"{self._trouble.line}; the command is ended")
+                processes.send(signal.SIGTERM)
+                ends_until = time.monotonic() + TERMINATION_SECONDS
+            elif ends_until and time.monotonic() >= ends_until:
+                processes.send(signal.SIGKILL)
+                ends_until = time.monotonic() + TERMINATION_SECONDS
         return status
+
+    @property
+    def _trouble_stops(self) -> bool:
+        return self._trouble is not None and self._trouble.kind == "stop"
+
+    def _watch(self, daemon: CommandDaemon | None, processes: JobProcesses) -> TroubleWatch | None:
+        """Return what watches the command's runs for a trouble; None if nothing is wanted, or the daemon is not known."""
+        restarts, stop_on = self._options.restarts, self._options.stop_on
+        wanted = EndConditions(frozenset() if restarts is None else restarts.kinds - {"crash"}, stop_on)
+        if not any(wanted):
+            return None
+        if daemon is None or daemon.source is None:
+            report("hangs and alerts end nothing, because no daemon is known that could be asked")
+            return None
+        from trackside_daemon.cli.run.trouble_watch import TroubleWatch
+
+        def found(trouble: CommandTrouble) -> None:
+            self._trouble = trouble
+            self._signals.wake()
+
+        return TroubleWatch(daemon.source, self._launch, processes, wanted, found)
+
+    def _next_start(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
+        try:
+            return self._next(first, status, daemon)
+        except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
+            report(f"not restarted: {type(error).__name__}: {error}")
+            return None
+
+    def _next(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
+        """Return the next start of the command, after a pause; None for none."""
+        restarts = self._options.restarts
+        if restarts is None or not (status or self._trouble):
+            return None
+        trouble = self._trouble
+        summary = None if daemon is None else CommandSummary(self._launch, daemon, self._died_after)
+        facts = RunFacts() if summary is None else summary.facts(self._signals, report)
+        if self._signals.ending:
+            return None
+        kind, cause = ("crash", facts.cause) if trouble is None else (trouble.kind, trouble.text)
+        end = CommandEnd(kind, status or 1, cause, facts.step, time.monotonic())
+        decision = restarts.after(end)
+        if decision.pause is None:
+            if decision.reason:
+                report(decision.reason)
+            return None
+        if self._options.requeue:
+            self._is_requeued = _requeue(self._options.requeue, f"{kind}: {end.text}")
+            return None
+        before = None if trouble is None else trouble.step
+        checkpoint, skipped = facts.checkpoint(before) if facts.run else ("", [])
+        for text in skipped:
+            report(text)
+        if facts.run and not checkpoint:
+            report("no intact checkpoint of its run is known: the next start decides where it begins")
+        number = len(restarts.ends)
+        where = f" from {checkpoint}" if checkpoint else ""
+        report(f"restart {number} of {restarts.most} in {duration(decision.pause)}{where}, after {kind}: {end.text}")
+        until = time.monotonic() + decision.pause
+        while (left := until - time.monotonic()) > 0:
+            self._signals.get(left)
+            if self._signals.ending:
+                return None
+        again = first.again(self._options.restart_arguments, checkpoint)
+        environ = {"TRACKSIDE_RESTART": f"{number}: {end.text}"}
+        # Of several runs, such as folds, the next start begins with the first again.
+        environ |= {"TRACKSIDE_RUN_ID": facts.run} if facts.runs == 1 else {}
+        return again._replace(environ={**again.environ, **environ})
+
+
+def _requeue(job: str, why: str) -> bool:
+    """Have Slurm start a job again, and return whether it will."""
+    try:
+        failed = Command(["scontrol", "requeue", job], {}).reap()
+    except OSError as error:
+        report(f"job {job} is not requeued: scontrol: {os_error_text(error)}")
+        return False
+    report(f"job {job} is {'not ' if failed else ''}requeued after {why}")
+    return not failed
 
 
 def hand_over(command: Command, launch: str) -> None:

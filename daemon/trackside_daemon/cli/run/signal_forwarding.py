@@ -42,6 +42,10 @@ class Signals:
             return self._received.get(timeout=timeout)
         return 0
 
+    def wake(self) -> None:
+        """End a wait in `get`, as if nothing came; any thread may call this."""
+        self._received.put(0)
+
     def clear(self) -> None:
         """Forget all signals that came."""
         self.ending = 0

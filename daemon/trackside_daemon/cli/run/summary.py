@@ -35,9 +35,35 @@ COMPLETE_SECONDS = 20.0
 # Time limit for the alert of a death, which follows the end of its run in the history; it may be turned off.
 ALERT_SECONDS = 2.0
 
+LISTED_SECONDS = 5.0  # time limit for the daemon to list a checkpoint that a run has reported
+
 POLL_SECONDS = 0.1
 MAX_RUNS = 10  # maximum number of runs in the summary, the newest
 WORTH_SECONDS = 1.0  # a cause that cost less is not worth a line
+
+
+class RunFacts(NamedTuple):
+    """Facts about the run of a command that has ended.
+
+    Attributes:
+        run: Its id; empty if there is none that did not finish. Of several, the newest.
+        runs: Number of the command's runs.
+        cause: What it died of; empty if unknown.
+        step: Its last step; None before the first.
+        checkpoints: Of the run, the newest first; see `questions.Checkpoints`.
+    """
+
+    run: str = ""
+    runs: int = 0
+    cause: str = ""
+    step: int | None = None
+    checkpoints: Sequence[Mapping[str, Any]] = ()
+
+    def checkpoint(self, before: int | None) -> tuple[str, list[str]]:
+        """Return the path of the newest intact checkpoint, of an earlier step than *before*, and why newer ones are none."""
+        from trackside_daemon.checkpoints.overview import first_usable
+
+        return first_usable(one for one in self.checkpoints if before is None or one["step"] < before)
 
 
 class CommandSummary:
@@ -66,16 +92,51 @@ class CommandSummary:
                 f"the daemon ended unexpectedly{after}, with status {daemon.died}; see its log {daemon.log}; "
                 "what it did not receive is in the spool for the next daemon"
             )
-            self._source = FileSource(daemon.history, report)
-        if self._source is None:
+        source = self._settled(signals, report)
+        if source is None:
             report("no summary, because this user may not query the daemon")
             return
         try:
-            if self._source.live:
-                self._wait(self._source, signals)
-            self._report_runs(self._source, report)
+            self._report_runs(source, report)
         except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"no summary: {error}")
+
+    def facts(self, signals: Signals, report: Callable[[str], None]) -> RunFacts:
+        """Wait as `report` does, and return what a restart of the command needs to know."""
+        try:
+            source = self._settled(signals, report)
+            runs = [] if source is None else self._runs(source)
+            unfinished = [run for run in runs if run["state"] != "finished"]
+            if source is None or not unfinished:
+                return RunFacts()
+            newest = max(unfinished, key=lambda run: run["started"])
+            found = self._checkpoints(source, newest["id"], signals)
+            return RunFacts(newest["id"], len(runs), newest["cause"], newest["step"], tuple(reversed(found)))
+        except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
+            report(f"nothing is known of the command's runs: {error}")
+            return RunFacts()
+
+    def _checkpoints(self, source: Source, run: str, signals: Signals) -> Sequence[Mapping[str, Any]]:
+        """Return the checkpoints of a run, with the last one that it reported, which the daemon lists a second later."""
+        events = source.ask(questions.Events(run=run))["events"]
+        paths = [str(event["fields"].get("path", "")) for event in events if event["kind"] == "checkpoint"]
+        last = os.path.normpath(paths[-1]) if paths else ""
+        until = time.monotonic() + LISTED_SECONDS
+        while True:
+            found: list[dict[str, Any]] = source.ask(questions.Checkpoints(id=run))["checkpoints"]
+            listed = not last or any(one["path"].endswith(last) for one in found)
+            if listed or not source.live or signals.ending or time.monotonic() >= until:
+                return found
+            signals.get(POLL_SECONDS)
+
+    def _settled(self, signals: Signals, report: Callable[[str], None]) -> Source | None:
+        """Wait until the daemon has received everything, or a signal arrives; return what has the runs, None for nothing."""
+        if self._daemon.died is not None:
+            self._source = FileSource(self._daemon.history, report)
+        source = self._source
+        if source is not None and source.live:
+            self._wait(source, signals)
+        return source
 
     def _wait(self, source: Source, signals: Signals) -> None:
         until = time.monotonic() + COMPLETE_SECONDS

@@ -37,7 +37,8 @@ class ConsoleWriter:
         self._launch = launch
         self._segment_bytes = segment_bytes
         self._segments = kept_bytes // segment_bytes
-        self._number = 0
+        before = segments(history, launch)  # of an earlier start of a command that starts again
+        self._number = int(before[-1].name.split(".")[-2]) + 1 if before else 0
         self._size = 0
         self._file = self._open()
         _limit(self._directory)

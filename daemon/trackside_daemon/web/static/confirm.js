@@ -48,3 +48,22 @@ export function confirmDialog(question, explanation, verb, signal) {
   root.setAttribute("aria-describedby", id);
   return new Promise((resolve) => { root.addEventListener("close", () => resolve(isConfirmed)); });
 }
+
+const UNDO_MS = 10_000;
+
+// Says what is done, in a bar at the bottom; resolves to whether the user takes it back in time, and to false when
+// `signal` is aborted.
+export function undone(text, signal) {
+  return new Promise((resolve) => {
+    const end = (isUndone) => {
+      clearTimeout(timer);
+      bar.remove();
+      resolve(isUndone);
+    };
+    const undo = h("button.strong", { onclick: () => end(true) }, "Undo");
+    const bar = h("div.chosen.undo", { role: "status" }, text, undo);
+    const timer = setTimeout(end, UNDO_MS, false);
+    signal.addEventListener("abort", () => end(false), { once: true });
+    document.body.append(bar);
+  });
+}

@@ -164,10 +164,10 @@ export function choices(texts, chosen) {
   return Object.entries(texts).map(([value, text]) => h("option", { value, selected: value === String(chosen) }, text));
 }
 
-// Makes the options of a select these values, with their texts.
-export function fillSelect(select, values, textOf) {
-  const make = () => values.map((value) => h("option", { value }, textOf(value)));
-  rerender(select, JSON.stringify(values), make);
+// Makes the options of a select these values, with their texts, and chooses one.
+export function fillSelect(select, values, textOf, chosen) {
+  rerender(select, JSON.stringify(values), () => values.map((value) => h("option", { value }, textOf(value))));
+  select.value = chosen;
 }
 
 // Returns a text as children, with what stands between backticks as code.

@@ -6,6 +6,7 @@ const PATHS = {
   full: "M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4",
   png: "M8 2v8M4.5 6.5 8 10l3.5-3.5M2 13.5h12",
   settings: "M2 4.5h7M13 4.5h1M2 11.5h1M7 11.5h7M11 2.5v4M5 9.5v4",
+  hide: "M4 4l8 8M12 4l-8 8",
   pin: "M5.5 2h5l-.8 4.5L12 9H4l2.3-2.5zM8 9v5",
   drag: "M5.5 3.5h.01M10.5 3.5h.01M5.5 8h.01M10.5 8h.01M5.5 12.5h.01M10.5 12.5h.01",
   overview: "M2 2.5h5v5H2zM9 2.5h5v3H9zM9 7.5h5v6H9zM2 9.5h5v4H2z",

@@ -1,7 +1,8 @@
 // A searchable list of runs, newest first, from which one or several are selected.
 
 import { getJson, query } from "/static/api.js";
-import { h, setText } from "/static/dom.js";
+import { colorName } from "/static/charts/colors.js";
+import { h, rerender, setText } from "/static/dom.js";
 import { number, when } from "/static/format.js";
 
 const MAX_LISTED = 50;
@@ -10,7 +11,7 @@ const TYPING_MS = 150; // Delay after the last key press before a search.
 // Returns a dot in the color of a run or key.
 export function dot(index) {
   const element = h("span.dot", { "aria-hidden": "true" });
-  element.style.background = `var(--s${(index % 8) + 1})`;
+  element.style.background = `var(--${colorName(index)})`;
   return element;
 }
 
@@ -41,20 +42,22 @@ function commonStart(ids) {
     (/[^a-z0-9]/i.test(ids[0].slice(0, length)) ? 1 : 0);
 }
 
-// At most `most` runs can be selected: one with radio buttons, several with checkboxes. `selected()` returns their ids.
-// `onChange(run, isSelected)` and `onResults(count)` are callbacks. `update()` marks the selected runs.
+// At most `most` runs can be selected: one with radio buttons, several with checkboxes. `chosen()` returns them as
+// { id, document, index }, where `index` is that of a color; they are listed even if no search finds them.
+// `onChange(run, isSelected)` and `onHover(run)` are callbacks. `update()` marks the selected runs.
 export class Picker {
-  constructor({ most, selected, onChange, onResults = (_count) => {} }, signal) {
+  constructor({ most, chosen, onChange, onHover = (_run = undefined) => {} }, signal) {
     this.most = most;
-    this.selected = selected;
+    this.chosen = chosen;
     this.onChange = onChange;
-    this.onResults = onResults;
+    this.onHover = onHover;
     this.signal = signal;
     this.search = h("input", { type: "search", placeholder: "name, tag:sweep lr=3e-4 failed",
       oninput: () => this.#searchSoon() });
     this.status = h("span.quiet", { role: "status" });
     this.list = h("ul.ticks", {});
-    this.root = h("div", {}, h("div.tools", {}, h("label", {}, "Search runs", this.search), this.status), this.list);
+    const label = h("label", {}, h("span", {}, "Search runs"), this.search);
+    this.root = h("div", {}, h("div.tools", {}, label, this.status), this.list);
     signal.addEventListener("abort", () => clearTimeout(this.timer));
   }
 
@@ -67,8 +70,9 @@ export class Picker {
     try {
       const { runs, hint } = await getJson(`runs?${query({ limit: MAX_LISTED, query: text })}`,
         AbortSignal.any([this.signal, controller.signal]));
-      this.#show(runs, hint);
-      this.onResults(runs.length);
+      const others = this.chosen().map((run) => run.document).filter((run) => !runs.some(({ id }) => id === run.id));
+      this.listed = runs;
+      this.#show([...others, ...runs], hint);
     } catch (problem) {
       if (!controller.signal.aborted) setText(this.status, problem.message);
     }
@@ -76,11 +80,13 @@ export class Picker {
   }
 
   update() {
-    const selected = this.selected();
-    const full = this.most > 1 && selected.length >= this.most;
+    const chosen = new Map(this.chosen().map((run) => [run.id, run]));
+    const full = this.most > 1 && chosen.size >= this.most;
     for (const box of this.list.querySelectorAll("input")) {
-      box.checked = selected.includes(box.value);
+      const run = chosen.get(box.value);
+      box.checked = chosen.has(box.value);
       box.disabled = full && !box.checked;
+      rerender(box.nextSibling, String(run?.index), () => (run?.index === undefined ? [] : dot(run.index)));
     }
     if (full) setText(this.status, `At most ${this.most} runs. Remove one to choose another.`);
     else setText(this.status, this.count ?? "");
@@ -95,8 +101,8 @@ export class Picker {
     const texts = labels(runs);
     this.list.replaceChildren(...runs.map((run, index) => this.#row(run, texts[index])));
     this.list.hidden = !runs.length;
-    this.count = runs.length === MAX_LISTED ? `Showing the newest ${MAX_LISTED}. Search to find others.` : "";
-    if (!runs.length) this.count =
+    this.count = this.listed.length === MAX_LISTED ? `Showing the newest ${MAX_LISTED}. Search to find others.` : "";
+    if (!this.listed.length) this.count =
       hint || "No runs yet. Add trackside.push(…) to your training script.";
     this.update();
   }
@@ -106,7 +112,8 @@ export class Picker {
       onchange: () => this.onChange(run, box.checked) });
     const more = [run.step === null || run.step === undefined ? "" : `step ${number(run.step)}`,
       when(run.started)].filter(Boolean);
-    return h("li", {}, h("label", {}, box, h("span.of", {}, text), h(`span.${run.state}`, {}, run.state),
+    const hover = { onmouseenter: () => this.onHover(run), onmouseleave: () => this.onHover() };
+    return h("li", hover, h("label", {}, box, h("span"), h("span.of", {}, text), h(`span.${run.state}`, {}, run.state),
       h("span.quiet", {}, more.join(", "))));
   }
 }

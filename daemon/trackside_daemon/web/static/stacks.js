@@ -35,5 +35,5 @@ export function stackList(ranks) {
   return [button, ...groups.map(({ title, frames }, index) => h("details", { open: index === 0 },
     h("summary", {}, title, h("span.quiet", {}, ` ${frames.at(-1) ?? ""}`)),
     h("pre", { tabindex: 0, role: "region", "aria-label": `Stack of ${title}, the innermost call last` },
-      h("code", {}, frames.slice(0, -1).map((frame) => `${frame}\n`), h("b", {}, frames.at(-1))))))];
+      h("code", {}, frames.map((frame) => h(LIBRARIES.test(frame) ? "span.quiet" : "b", {}, `${frame}\n`))))))];
 }

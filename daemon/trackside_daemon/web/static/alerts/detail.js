@@ -6,7 +6,7 @@ import { evidence, scalarEvidence } from "/static/alerts/evidence.js";
 import { CELL, openSilenceDialog, endButton } from "/static/alerts/silence_dialog.js";
 import { coalesce } from "/static/polling.js";
 import {
-  matchesSilence, silenceLabels, displayName, runLink, since, state, displayValue
+  expression, matchesSilence, silenceLabels, displayName, runLink, since, state, displayValue
 } from "/static/alerts/format.js";
 import { h, setText, badge, rerender, syncRows, table, withCode } from "/static/dom.js";
 import { span, when } from "/static/format.js";
@@ -75,9 +75,8 @@ const isOfRun = (wanted, id, name) => !wanted || [id, name].includes(wanted);
 
 // Whether an alert of the overview passes the filters, as the API applies them to past alerts.
 function matches(item, { severity, alert, run }) {
-  const escaped = namePattern(alert).replace(/[.+^${}()|[\]\\]/g, "\\$&").replaceAll("*", ".*").replaceAll("?", ".");
   return (!severity || item.severity === severity) && isOfRun(run, item.run, item.name) &&
-    (!alert || new RegExp(`^${escaped}$`).test(item.alert));
+    (!alert || expression(namePattern(alert)).test(item.alert));
 }
 
 // A part of a name is enough; a name with * or ? is a complete pattern.
@@ -157,7 +156,7 @@ class AlertPage {
       [this.heading, () => [badge(severity), state(alert)], [severity, state(alert)]],
       [this.about, () => facts(alert), [labels, ended, notified, dismissed, scalarEvidence(alert)]],
       [this.silent, () => matching.map((each) => silenceLine(each, (text) => this.#done(text))), matching],
-      [this.evidence, () => evidence(alert), alert.evidence],
+      [this.evidence, () => evidence(alert, this.signal), alert.evidence],
     ];
     for (const [element, make, of] of parts) rerender(element, JSON.stringify(of), make);
     setText(this.title, alert.alert);

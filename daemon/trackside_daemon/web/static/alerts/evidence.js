@@ -1,8 +1,9 @@
 // The evidence of an alert, in sections. A section of unknown shape is shown as JSON.
 
 import { displayName, displayValue } from "/static/alerts/format.js";
-import { h, scrollable, table, svg } from "/static/dom.js";
-import { percent, span, number, real, when } from "/static/format.js";
+import { Chart } from "/static/charts/chart.js";
+import { h, scrollable, table } from "/static/dom.js";
+import { percent, span, number, when } from "/static/format.js";
 import { stackList } from "/static/stacks.js";
 
 const SECTIONS = {
@@ -32,23 +33,19 @@ const SECTIONS = {
   missing: ["Missing evidence", (missing) => h("ul", {}, missing.map((line) => h("li", {}, line)))],
 };
 
-const WIDTH = 600;
-const HEIGHT = 120;
-const EDGE = 6;
-
 // Units of values whose name states none; those of the others are shown with each value.
 const HEADS = { step: "Step", loss: "Loss", grad_norm: "Gradient norm", learning_rate: "Learning rate",
   last_push: "Last push", state: "State" };
 const PHASE = "phase_seconds";
 
-export function evidence(alert) {
+export function evidence(alert, signal) {
   const all = alert.evidence;
   const unknown = Object.keys(all)
     .filter((name) => !Object.hasOwn(SECTIONS, name) && all[name] !== null && typeof all[name] === "object");
   const parts = [...Object.keys(SECTIONS), ...unknown].filter((name) => Object.hasOwn(all, name) && !empty(all[name]));
   return parts.map((name) => {
     const [title, part] = Object.hasOwn(SECTIONS, name) ? SECTIONS[name] : [displayName(name), rawJson];
-    return h("section", {}, h("h2", {}, title), renderPart(part, all[name], alert));
+    return h("section", {}, h("h2", {}, title), renderPart(part, all[name], alert, signal));
   });
 }
 
@@ -58,9 +55,9 @@ export function scalarEvidence(alert) {
     name !== "conclusion" && !Object.hasOwn(SECTIONS, name) && (value === null || typeof value !== "object"));
 }
 
-function renderPart(part, value, alert) {
+function renderPart(part, value, alert, signal) {
   try {
-    return part(value, alert);
+    return part(value, alert, signal);
   } catch {
     return rawJson(value);
   }
@@ -142,46 +139,12 @@ function lines(values, label) {
   return preformatted(values.join("\n"), label);
 }
 
-// The last samples as a small chart and as a table. A vertical line marks a value that is not finite.
-function sampleChart({ key, rank, points }) {
+// The last samples as a chart and as a table.
+function sampleChart({ key, rank, points }, alert, signal) {
   if (!points.length) return null;
-  const values = points.map(([, , value]) => real(value));
-  const finite = values.filter(Number.isFinite);
-  const low = Math.min(...finite);
-  const high = Math.max(...finite);
-  const [first, last] = [points[0], points.at(-1)];
-  const steps = first === last ? `step ${first[0]}` : `steps ${first[0]} to ${last[0]}`;
-  const text = `${key} of rank ${rank}, ${steps}; the last is ${number(last[2])}`;
-  return h("figure.samples", {},
-    h("figcaption.quiet", {}, `${text}.`),
-    h("div.sides", { "aria-hidden": "true" }, h("span", {}, finite.length ? number(high) : ""),
-      h("span", {}, finite.length && high > low ? number(low) : "")),
-    drawing(values, low, high, text),
-    h("div.ends", { "aria-hidden": "true" }, h("span", {}, `step ${first[0]}`),
-      h("span", {}, first === last ? "" : last[0])),
-    h("details", {}, h("summary", {}, "As a table"), samples(key, points)));
-}
-
-function drawing(values, low, high, label) {
-  const x = (index) => EDGE + (index / Math.max(1, values.length - 1)) * (WIDTH - 2 * EDGE);
-  const y = (value) => HEIGHT - EDGE - (high > low ? (value - low) / (high - low) : 0.5) * (HEIGHT - 2 * EDGE);
-  let pen = "M";
-  const line = values.map((value, index) => {
-    const piece = Number.isFinite(value) ? `${pen}${x(index).toFixed(1)} ${y(value).toFixed(1)}` : "";
-    pen = piece ? "L" : "M";
-    return piece;
-  });
-  // A dot is a line of zero length with round ends: it stays round when the chart is stretched.
-  const dots = values.map((value, index) =>
-    Number.isFinite(value) && `M${x(index).toFixed(1)} ${y(value).toFixed(1)}h0`);
-  const bad = values.map((value, index) => !Number.isFinite(value) && `M${x(index).toFixed(1)} 0V${HEIGHT}`);
-  return svg(
-    "svg",
-    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
-    svg("path.gaps", { d: bad.filter(Boolean).join("") }),
-    svg("path", { d: line.join("") }),
-    svg("path.dots", { d: dots.filter(Boolean).join("") }),
-  );
+  const chart = new Chart({ title: `${key} of rank ${rank}`, origin: points[0][1],
+    load: async () => [{ label: "", index: 0, points }] }, signal);
+  return h("div.samples", {}, chart.root, h("details", {}, h("summary", {}, "As a table"), samples(key, points)));
 }
 
 function samples(key, points) {

@@ -48,7 +48,7 @@ export function matchesSilence(labels, alert) {
     .every(([name, pattern]) => Object.hasOwn(values, name) && expression(pattern).test(values[name]));
 }
 
-function expression(pattern) {
+export function expression(pattern) {
   const escaped = pattern.replace(/[.+^${}()|[\]\\]/g, "\\$&");
   return new RegExp(`^${escaped.replaceAll("*", ".*").replaceAll("?", ".")}$`, "s");
 }

@@ -123,14 +123,21 @@ export class Chart {
     this.#draw();
   }
 
+  // Dims the lines of other colors than this one; without an index, none.
+  emphasize(index) {
+    const at = this.view.drawn.findIndex(({ line }) => line.index === index);
+    const each = this.view.smooth ? 2 : 1;
+    this.u?.setSeries(at < 0 ? null : at * each + each, { focus: true });
+  }
+
   // Loads the same window again.
   refresh() {
     this.needsLoad = true;
     this.#loadIfDue();
   }
 
-  png() {
-    return chartImage(this);
+  get pictureTitle() {
+    return [this.view.of, this.heading.textContent].filter(Boolean).join(": ");
   }
 
   zoom(from, to) {
@@ -145,7 +152,7 @@ export class Chart {
     this.valueText = h("span.now");
     this.fullButton = icon("full", "Full width", () => this.setFull(!this.isFull));
     this.fullButton.setAttribute("aria-pressed", "false");
-    this.saveButton = icon("png", "Download as PNG", async () => save(await this.png(), this.title));
+    this.saveButton = icon("png", "Download as PNG", async () => save(await chartImage(this), this.pictureTitle));
     this.saveButton.disabled = true; // Until there is data.
     this.settings = chartSettings(this, (own) => this.setOwn(own));
     this.plot = h("div.plot",
@@ -325,6 +332,7 @@ export class Chart {
   /** @returns {[number, number]} */
   #window() {
     const ends = this.view.drawn.flatMap(({ columns: own }) => (own.x.length ? [own.x[0], own.x.at(-1)] : []));
+    if (ends.length) ends.push(...this.view.bounds?.() ?? []);
     const from = this.from ?? Math.min(...ends);
     const to = this.to ?? Math.max(...ends);
     if (!Number.isFinite(from + to)) return [0, 1];

@@ -2,8 +2,22 @@
 
 const style = () => getComputedStyle(document.documentElement);
 
-export function seriesColor(index) {
-  return style().getPropertyValue(`--s${(index % 8) + 1}`).trim();
+export const COLORS = 12;
+/** @type {[string, number[]][]} */
+const DASHES = [["solid", []], ["dashed", [6, 4]], ["dotted", [2, 3]]];
+
+// The name of the color of a line.
+export const colorName = (index) => `s${(index % COLORS) + 1}`;
+
+export const seriesColor = (index) => themeColor(colorName(index));
+
+// How a line is drawn: [the name of its style, its dashes]; with more lines than colors, they differ in that.
+export const dashOf = (index) => DASHES[Math.floor(index / COLORS) % DASHES.length];
+
+// Gives a swatch the look of a line.
+export function paintSwatch(swatch, index) {
+  swatch.style.borderTopColor = `var(--${colorName(index)})`;
+  [swatch.style.borderTopStyle] = dashOf(index);
 }
 
 export function themeColor(name) {

@@ -6,9 +6,14 @@ import { download } from "/static/dom.js";
 const ROW = 20;
 const FONT = "13px Inter, system-ui, sans-serif";
 
-export async function chartImage({ title, u, view, legend }) {
+const SIZE = { width: 1000, height: 480 }; // For a slide, however small the chart is.
+
+export async function chartImage({ pictureTitle, u, view, legend }) {
   if (!u) throw new Error("there is nothing to draw yet");
   const ratio = devicePixelRatio;
+  const { width: shownWidth, height: shownHeight } = u;
+  u.setSize(SIZE);
+  await undefined; // uPlot draws before this goes on, and the page shows its earlier size again before it is painted.
   const plot = u.ctx.canvas;
   const canvas = document.createElement("canvas");
   const ctx = canvas.getContext("2d");
@@ -21,8 +26,9 @@ export async function chartImage({ title, u, view, legend }) {
   ctx.fillRect(0, 0, width, height);
   ctx.fillStyle = themeColor("ink");
   ctx.font = `600 15px Inter, system-ui, sans-serif`;
-  ctx.fillText(title, 12, 24, width - 24);
+  ctx.fillText(pictureTitle, 12, 24, width - 24);
   ctx.drawImage(plot, 12, 36, plot.width / ratio, plot.height / ratio);
+  u.setSize({ width: shownWidth, height: shownHeight });
   ctx.font = FONT;
   for (const { text, index, x, row } of entries) {
     const y = 48 + plot.height / ratio + ROW * row;

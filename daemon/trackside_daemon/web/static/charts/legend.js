@@ -1,5 +1,8 @@
 // The legend: each line's name with its value at the cursor, or its last value. Each line can be hidden.
 
+import { paintSwatch } from "/static/charts/colors.js";
+import { isTime } from "/static/charts/lines.js";
+import { span } from "/static/format.js";
 import { h, syncRows, setText } from "/static/dom.js";
 
 const MOST_ROWS = 16;
@@ -27,8 +30,7 @@ export class Legend {
       onclick: () => this.chart.toggle(line.label) }, swatch, name, value);
     row.update = (now) => {
       row.valueElement = value;
-      swatch.style.borderTopColor = `var(--s${(now.index % 8) + 1})`;
-      swatch.style.borderTopStyle = ["solid", "dashed", "dotted"][Math.floor(now.index / 8) % 3];
+      paintSwatch(swatch, now.index);
       row.setAttribute("aria-pressed", String(!this.chart.hidden.has(now.label)));
     };
     return row;
@@ -64,28 +66,31 @@ export class Legend {
 
 // Returns the content: a head with the position, and a row for each value. A line that has no point near the cursor, as
 // one that ended before, has its own position in its row; `positionOf(x)` formats it and `isNear(x)` decides.
-export function tooltipContent(position, values, /** @type {View} */ { format, smooth }, { positionOf, isNear }) {
+export function tooltipContent(position, values, /** @type {View} */ view, { positionOf, isNear }) {
+  const { smooth } = view;
   const shown = values.filter((item) => item.value !== undefined);
   const order = (item) => (Number.isFinite(item.smoothed ?? item.value) ? item.smoothed ?? item.value : -Infinity);
   const sorted = [...shown].sort((a, b) => order(b) - order(a));
   const rows = sorted.slice(0, MOST_ROWS)
-    .map((item) => row(item, format, smooth, isNear(item.x) ? "" : positionOf(item.x)));
+    .map((item) => row(item, view, isNear(item.x) ? "" : positionOf(item.x)));
   const rest = sorted.length > MOST_ROWS
-    ? h("tr", {}, h("td", { colspan: 4 }, `and ${sorted.length - MOST_ROWS} more`)) : "";
+    ? h("tr", {}, h("td", { colspan: 5 }, `and ${sorted.length - MOST_ROWS} more`)) : "";
   const head = smooth ? h("thead", {}, h("tr", {}, ["", "", "smoothed", "raw"].map((text) => h("th", {}, text)))) : "";
   return [h("p", {}, position), h("table", {}, head, h("tbody", {}, rows, rest))];
 }
 
-function row({ line, value, low, high, smoothed }, format, smooth, position) {
+function row({ line, value, low, high, smoothed, time }, /** @type {View} */ view, position) {
+  const { format, smooth } = view;
   const swatch = h("span.swatch");
-  swatch.style.borderTopColor = `var(--s${(line.index % 8) + 1})`;
-  swatch.style.borderTopStyle = ["solid", "dashed", "dotted"][Math.floor(line.index / 8) % 3];
+  paintSwatch(swatch, line.index);
   const range = low !== high && low !== null && high !== null ? `${format(low)} … ${format(high)}` : "";
   const main = h("td.number", {}, h("b", {}, format(smooth ? smoothed : value)));
   const own = smooth ? [main, h("td.number", {}, format(value))] : main;
   const more = position || (smooth ? "" : range);
+  const start = line.start ?? view.origin;
+  const at = isTime(view.by) || start === undefined ? "" : span(time - start).replace(/^./, "after $&");
   return h("tr", {}, h("td", {}, swatch), h("td.name", {}, line.label), own,
-    more ? h("td.number.quiet", {}, more) : "");
+    more ? h("td.number.quiet", {}, more) : "", h("td.quiet", {}, at));
 }
 
 // Returns the texts of the marks at the cursor as one line.

@@ -10,11 +10,11 @@ export function withDetails({ points, nonfinite, means }) {
 
 // Turns points [step, time, min, max, last, nonfinite, mean] or [step, time, value] into columns sorted by the axis;
 // points at the same position are merged. Values that cannot be drawn are null. `mean` is what a line shows,
-// `nonfinite` lists the positions of NaN and infinities, `raw` the last values as received, and `steps` the steps.
+// `nonfinite` lists the positions of NaN and infinities, `raw` the last values as received.
 export function toColumns(points, by, log) {
   const axis = isTime(by) ? 1 : 0;
   /** @type {Columns} */
-  const result = { x: [], mean: [], low: [], high: [], nonfinite: [], raw: [], steps: [] };
+  const result = { x: [], mean: [], low: [], high: [], nonfinite: [], raw: [], steps: [], times: [] };
   for (const point of sortedPoints(points, axis)) addPoint(result, point, axis, log);
   return result;
 }
@@ -59,6 +59,7 @@ function addPoint(result, point, axis, log) {
   result.raw.push(point[4] ?? point[2]);
   result.low.push(low);
   result.high.push(high);
+  result.times.push(point[1]);
   result.steps.push(point[7] ?? point[0]); // An axis of tokens or of a key replaces the steps, and appends them.
 }
 
@@ -99,16 +100,50 @@ export function nearest(xs, x) {
   return Math.abs(xs[high] - x) <= Math.abs(xs[low] - x) ? high : low;
 }
 
-// Returns the range of the drawn values between two positions of the axis without the most extreme ones: the lowest and
-// highest 1 %, if they are far from the others. Undefined if there is none.
+// Returns the range of the drawn values between two positions of the axis without the most extreme ones, and of three
+// lines or more without those that leave the others far behind. Undefined if there is none.
 export function robustExtent(all, from, to) {
-  const values = all.flatMap((item) => item.mean.filter((value, index) =>
-    value !== null && item.x[index] >= from && item.x[index] <= to)).sort((a, b) => a - b);
+  const ends = all.map((item) => robustEnds(item, from, to)).filter(Boolean);
+  if (!ends.length) return undefined;
+  const [lows, highs] = [0, 1].map((end) => ends.map((item) => item[end]).sort((a, b) => a - b));
+  if (ends.length < 3) return [lows[0], highs.at(-1)];
+  const [low, high] = [lows[Math.ceil((lows.length - 1) / 4)], highs[Math.floor(((highs.length - 1) * 3) / 4)]];
+  const reach = 3 * Math.abs(high - low);
+  return [lows.find((value) => value >= low - reach), highs.findLast((value) => value <= high + reach)];
+}
+
+// The range of one line without its lowest and highest 1 %, if they are far from the others.
+function robustEnds(item, from, to) {
+  const values = item.mean.filter((value, index) =>
+    value !== null && item.x[index] >= from && item.x[index] <= to).sort((a, b) => a - b);
   if (!values.length) return undefined;
-  const at = (share) => values[Math.round(share * (values.length - 1))];
-  const [low, high] = [at(0.01), at(0.99)];
+  const [low, high] = [0.01, 0.99].map((share) => values[Math.round(share * (values.length - 1))]);
   const margin = (high - low) / 4;
   return [Math.max(values[0], low - margin), Math.min(values.at(-1), high + margin)];
+}
+
+// Returns the spans [first, last] of the axis in which every point of the columns is NaN or infinite.
+export function nonfiniteSpans({ x, nonfinite }) {
+  const bad = new Set(nonfinite);
+  const spans = [];
+  x.forEach((place, index) => {
+    if (!bad.has(place)) return;
+    if (index && bad.has(x[index - 1])) spans.at(-1)[1] = place;
+    else spans.push([place, place]);
+  });
+  return spans;
+}
+
+const LEAST_TURN = 0.1; // Of the range of the values.
+
+// Returns the index of the best value of a line that has turned away from it since; undefined if it has not.
+export function turningPoint({ mean }, better) {
+  const sign = better === "less" ? 1 : -1;
+  const values = mean.map((value) => (value === null ? Infinity : sign * value));
+  const best = values.reduce((least, value, index) => (value < values[least] ? index : least), 0);
+  const known = values.filter(Number.isFinite);
+  const range = known.reduce((most, value) => Math.max(most, value), -Infinity) - values[best];
+  return known.at(-1) - values[best] > LEAST_TURN * range && best < values.length - 2 ? best : undefined;
 }
 
 // Returns the lowest and highest drawn value between two positions of the axis; undefined if there is none.

@@ -1,12 +1,11 @@
 // The look of a chart: uPlot's options, and what is drawn beside its lines: bands, marks and non-finite samples.
 
-import { seriesColor, themeColor } from "/static/charts/colors.js";
-import { extent, nearest, robustExtent } from "/static/charts/lines.js";
+import { dashOf, seriesColor, themeColor } from "/static/charts/colors.js";
+import { extent, nearest, nonfiniteSpans, robustExtent, turningPoint } from "/static/charts/lines.js";
 import { tickTexts } from "/static/charts/ticks.js";
 import { number } from "/static/format.js";
 
 export const FONT = "12px Inter, system-ui, sans-serif";
-const DASHES = [[], [6, 4], [2, 3]];
 
 const LABEL_FONT = "11px Inter, system-ui, sans-serif";
 const MOST_LINES = 12; // With more lines, labels would cover each other.
@@ -24,9 +23,12 @@ export function options(/** @type {View} */ view, handlers) {
     height: view.height,
     padding: [10, endLabelWidth(view), 0, 0],
     legend: { show: false },
+    focus: { alpha: 0.15 },
     scales: {
       x: { time: view.by === "time", range: () => view.window() },
-      y: { distr: view.log ? 3 : 1, range: () => valueRange(view) },
+      y: { distr: view.log ? 3 : 1, range: () => valueRange({ ...view, drawn: view.drawn.filter(isLeft) }) },
+      right: { distr: view.log ? 3 : 1, range: () => valueRange({ ...view, low: undefined, high: undefined,
+        drawn: view.drawn.filter((item) => !isLeft(item)) }) },
     },
     axes: axes(view),
     series: [{}, ...series],
@@ -40,7 +42,10 @@ export function options(/** @type {View} */ view, handlers) {
         dblclick: () => () => handlers.onSelect() },
     },
     hooks: {
-      drawAxes: [(u) => view.stacked || withClip(u, () => view.drawn.forEach((item) => drawBand(u, item)))],
+      drawAxes: [(u) => view.stacked || withClip(u, () => {
+        view.drawn.forEach((item) => drawBand(u, item));
+        drawTurn(u, view);
+      })],
       draw: [(u) => withClip(u, () => drawMarks(u, view)), (u) => nonfinite(u, view), (u) => drawEndLabels(u, view)],
       setCursor: [handlers.onMove],
       setSelect: [(u) => select(u, handlers)],
@@ -52,11 +57,16 @@ const isPointerEvent = (type) => type === "mousemove" || type === "mouseleave";
 /** @type {uPlot.Cursor.Sync} */
 const SYNC = { key: "", setSeries: false, scales: ["x", null], filters: { pub: isPointerEvent, sub: isPointerEvent } };
 
-function seriesOptions({ index }, /** @type {View} */ { smooth, stacked }) {
+const isLeft = ({ line }) => !line.right;
+const scaleOf = (line) => (line.right ? "right" : "y");
+
+function seriesOptions(line, /** @type {View} */ { smooth, stacked }) {
+  const { index } = line;
   const stroke = () => seriesColor(index);
-  const dash = DASHES[Math.floor(index / 8) % DASHES.length];
-  const base = { stroke, dash, width: 1.5, points: { show: false, filter: isolatedPoints, size: 4, fill: stroke } };
-  if (stacked) return [{ ...base, fill: () => themeColor(`s${(index % 8) + 1}`), width: 1 }];
+  const [, dash] = dashOf(index);
+  const points = { show: false, filter: isolatedPoints, size: 4, fill: stroke };
+  const base = { stroke, dash, scale: scaleOf(line), width: 1.5, points };
+  if (stacked) return [{ ...base, fill: () => seriesColor(index), width: 1 }];
   return smooth ? [{ ...base, width: 1, alpha: 0.3 }, { ...base, width: 2 }] : [base];
 }
 
@@ -89,6 +99,8 @@ function axes(view) {
     { ...common, size: 26, label: view.axisTitle ?? view.axis?.name, labelSize: 16, labelFont: FONT, labelGap: -2,
       ...(view.axis ? ownAxis(view.axis) : (AXES[view.by] ?? OTHER_AXIS)) },
     { ...common, size: width, space: 34, values, ...increments, ...logSplitOptions },
+    { ...common, scale: "right", side: 1, show: !view.drawn.every(isLeft), size: width, space: 34, values,
+      ...increments, ...logSplitOptions, grid: { show: false } },
   ];
 }
 
@@ -168,10 +180,14 @@ function valueRange(/** @type {View} */ { drawn, window, log, robust, low: fixed
   return lowest < highest ? [lowest, highest] : [low, high];
 }
 
+const LEAST_SPAN = 1e-3; // Of an axis, as a part of its values.
+
 /** @returns {[number, number]} */
 function padded(low, high, log, range) {
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
-  const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  // Noise of a value that stays the same is flat.
+  const pad = low === high ? 0.1 * size || 1 : Math.max(0.06 * (high - low), (LEAST_SPAN * size - (high - low)) / 2);
   return [range[0] <= low ? range[0] : low - pad, range[1] >= high ? range[1] : high + pad];
 }
 
@@ -193,9 +209,9 @@ function drawBand(u, { line, columns }) {
   const draw = (start, end) => {
     u.ctx.beginPath();
     for (let index = start; index < end; index += 1)
-      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(high[index], "y", true));
+      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(high[index], scaleOf(line), true));
     for (let index = end - 1; index >= start; index -= 1)
-      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(low[index], "y", true));
+      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(low[index], scaleOf(line), true));
     u.ctx.fill();
   };
   let start = 0;
@@ -207,9 +223,39 @@ function drawBand(u, { line, columns }) {
   u.ctx.globalAlpha = 1;
 }
 
+// Shades what lies between the training and its evaluation since the evaluation turned away, and says how far it is.
+function drawTurn(u, /** @type {View} */ { drawn, turn, format, by }) {
+  if (!turn || drawn.length !== 2) return;
+  const [training, { columns }] = drawn;
+  const best = turningPoint(columns, turn);
+  if (best === undefined) return;
+  const place = (x, y) => u.ctx.lineTo(u.valToPos(x, "x", true), u.valToPos(y, "y", true));
+  const since = columns.x.flatMap((x, index) => (index >= best && columns.mean[index] !== null ? [index] : []));
+  u.ctx.fillStyle = themeColor("warn");
+  u.ctx.globalAlpha = 0.15;
+  u.ctx.beginPath();
+  for (const index of since) place(columns.x[index], columns.mean[index]);
+  for (const index of since.reverse()) {
+    const below = training.columns.mean[nearest(training.columns.x, columns.x[index])];
+    place(columns.x[index], below ?? columns.mean[index]);
+  }
+  u.ctx.fill();
+  u.ctx.globalAlpha = 1;
+  const ratio = devicePixelRatio;
+  u.ctx.font = LABEL_FONT.replace("11px", `${11 * ratio}px`);
+  const change = columns.mean[since[0]] - columns.mean[best];
+  const step = by === "step" ? ` at step ${number(columns.x[best])}` : "";
+  const text = `best ${format(columns.mean[best])}${step}, ${change > 0 ? "+" : ""}${format(change, 2)} since`;
+  const right = u.bbox.left + u.bbox.width - u.ctx.measureText(text).width;
+  const left = Math.min(u.valToPos(columns.x[best], "x", true), right);
+  u.ctx.textAlign = "left";
+  u.ctx.fillText(text, Math.max(left, u.bbox.left + 4 * ratio), u.bbox.top + 12 * ratio);
+}
+
 const MARK = { critical: "bad", warning: "warn" };
 
 const MOST_EVENT_LINES = 20; // With more events, only their squares are drawn.
+const HATCH = 9; // Distance of the lines in pixels.
 const RIBBON = 4; // Height in pixels of the ribbon of alerts along the axis.
 
 // Draws a triangle for an alert, a square for an event, and a ribbon along the axis while an alert fires.
@@ -244,24 +290,42 @@ function drawMarks(u, { marks, window }) {
   u.ctx.setLineDash([]);
 }
 
-// Draws a cross at the bottom edge for each bucket with NaN or infinities, in its line's color.
+// Hatches where a line is NaN or infinite, in red if it is alone; a cross at the bottom edge where that is narrow.
 function nonfinite(u, { drawn, window }) {
   const [from, to] = window();
-  const size = 3 * devicePixelRatio;
-  const bottom = u.bbox.top + u.bbox.height - size - (RIBBON + 2) * devicePixelRatio;
-  u.ctx.lineWidth = 1.5 * devicePixelRatio;
+  const ratio = devicePixelRatio;
+  const [top, height, size] = [u.bbox.top, u.bbox.height, 3 * ratio];
+  const bottom = top + height - size - (RIBBON + 2) * ratio;
   for (const { line, columns } of drawn) {
-    u.ctx.strokeStyle = seriesColor(line.index);
-    u.ctx.beginPath();
-    for (const x of columns.nonfinite) {
-      if (x < from || x > to) continue;
-      const at = u.valToPos(x, "x", true);
-      u.ctx.moveTo(at - size, bottom - size);
-      u.ctx.lineTo(at + size, bottom + size);
-      u.ctx.moveTo(at + size, bottom - size);
-      u.ctx.lineTo(at - size, bottom + size);
+    for (const span of nonfiniteSpans(columns)) {
+      const [left, right] = span.map((x) => u.valToPos(Math.min(to, Math.max(from, x)), "x", true));
+      if (span[1] < from || span[0] > to) continue;
+      u.ctx.save();
+      const isNarrow = right - left < 2 * size;
+      u.ctx.strokeStyle = u.ctx.fillStyle = isNarrow || drawn.length > 1 ? seriesColor(line.index) : themeColor("bad");
+      u.ctx.lineWidth = 1.5 * ratio;
+      u.ctx.beginPath();
+      if (isNarrow) {
+        for (const slope of [-size, size]) {
+          u.ctx.moveTo(left - size, bottom - slope);
+          u.ctx.lineTo(left + size, bottom + slope);
+        }
+      } else {
+        u.ctx.font = LABEL_FONT.replace("11px", `${11 * ratio}px`);
+        u.ctx.textAlign = "left";
+        u.ctx.fillText("NaN", left + size, top + 12 * ratio, right - left);
+        u.ctx.rect(left, top, right - left, height);
+        u.ctx.clip();
+        u.ctx.beginPath();
+        u.ctx.globalAlpha = 0.35;
+        for (let x = left - height; x < right; x += HATCH * ratio) {
+          u.ctx.moveTo(x, top + height);
+          u.ctx.lineTo(x + height, top);
+        }
+      }
+      u.ctx.stroke();
+      u.ctx.restore();
     }
-    u.ctx.stroke();
   }
 }
 
@@ -278,7 +342,8 @@ export function valuesAt(drawn, x) {
     const index = nearest(columns.x, x);
     if (index < 0) return { line };
     const [low, high] = [columns.low[index], columns.high[index]];
-    return { line, x: columns.x[index], step: columns.steps[index], value: columns.mean[index] ?? columns.raw[index],
+    return { line, x: columns.x[index], step: columns.steps[index], time: columns.times[index],
+      value: columns.mean[index] ?? columns.raw[index],
       low, high, smoothed: smoothed?.[index] };
   });
 }
@@ -293,7 +358,7 @@ function endLabelWidth({ drawn }) {
 // Each line's last value within the window { text, index, value }.
 function labels(drawn, to = Infinity) {
   const shown = drawn.filter(({ columns }) => columns.mean.some((value) => value !== null));
-  if (shown.length > MOST_LINES || shown.length < 2) return [];
+  if (shown.length > MOST_LINES || shown.length < 2 || !shown.every(isLeft)) return [];
   return shown.flatMap(({ line, columns, smoothed }) => {
     const values = smoothed ?? columns.stack ?? columns.mean;
     const last = values.findLastIndex((value, index) => value !== null && columns.x[index] <= to);

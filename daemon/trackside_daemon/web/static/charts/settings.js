@@ -1,6 +1,6 @@
 // The settings of one chart: its scale and its range, in a small panel.
 
-import { h, checkbox } from "/static/dom.js";
+import { h, checkbox, choices } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 
 // Returns the button and its panel. `onChange` is called with the chart's own settings when the user changes one.
@@ -28,7 +28,11 @@ export function chartSettings(chart, onChange) {
       toggle(false);
     };
     const boxes = [["log", "Log scale"], ["robust", "Ignore outliers"]];
-    panel.replaceChildren(...boxes.map(([name, text]) => checkbox(name, text, chart.view, change)),
+    const options = chart.others && choices({ "": "no other key", ...Object.fromEntries(chart.others().map((key) =>
+      [key, key])) }, chart.second ?? "");
+    const second = h("select", { onchange: () => change({ second: second.value }) }, options);
+    panel.replaceChildren(options ? h("label", {}, "With", second) : "",
+      ...boxes.map(([name, text]) => checkbox(name, text, chart.view, change)),
       bound("low", "Lowest"), bound("high", "Highest"), h("button.small", { onclick: reset }, "As on the page"));
   }
 

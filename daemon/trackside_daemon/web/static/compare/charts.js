@@ -2,33 +2,30 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { COLORS } from "/static/charts/colors.js";
 import { withDetails, nearest } from "/static/charts/lines.js";
-import { AxisTable } from "/static/run/x_axis.js";
+import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { h } from "/static/dom.js";
-
-const COLOR_COUNT = 8;
 
 const GRID = 400; // Most points of a line of a group.
 
 export class Charts {
-  // `view` is { by, log, robust, smooth, from, to }; `groupOf(run)` returns the group of a run, undefined without
-  // groups; `onZoom(from, to)` is called after a zoom, which applies to all charts.
-  constructor(view, groupOf, onZoom, signal) {
-    this.view = view;
+  // `groupOf(run)` returns the group of a run, undefined without groups.
+  constructor(/** @type {RunSelection} */ selection, groupOf, signal) {
+    this.selection = selection;
     this.groupOf = groupOf;
-    this.onZoom = onZoom;
     this.signal = signal;
     this.runs = [];
-    this.hidden = new Set();
     this.charts = new Map();
     this.root = h("div.charts");
   }
 
-  // Shows the charts of some keys in their order and removes others; if the runs changed, all charts are new.
+  // Shows the charts of some keys in their order and removes others; if the runs changed, all charts load again.
   show(keys, runs) {
     const same = runs.length === this.runs.length && runs.every((run, index) => run === this.runs[index]);
     this.runs = [...runs];
-    for (const key of [...this.charts.keys()]) if (!same || !keys.includes(key)) this.#remove(key);
+    for (const key of [...this.charts.keys()]) if (!keys.includes(key)) this.#remove(key);
+    if (!same) this.reload();
     keys.forEach((key, index) => {
       const { root } = this.charts.get(key)?.chart ?? this.#add(key);
       if (this.root.children[index] !== root) this.root.insertBefore(root, this.root.children[index] ?? null);
@@ -36,14 +33,14 @@ export class Charts {
   }
 
   set(changes) {
-    Object.assign(this.view, changes);
+    if ("by" in changes) changes.byTitle = axisTitle(changes.by);
     for (const { chart } of this.charts.values()) chart.set(changes);
   }
 
-  // Shows or hides the lines of a run in all charts.
-  toggle(id) {
-    if (!this.hidden.delete(id)) this.hidden.add(id);
-    this.reload();
+  // Dims the lines of the other runs in all charts; without a run, none.
+  emphasize(run) {
+    const index = this.runs.find((item) => item.id === run?.id)?.index;
+    for (const { chart } of this.charts.values()) chart.emphasize(index);
   }
 
   reload() {
@@ -57,17 +54,13 @@ export class Charts {
   #add(key) {
     const controller = new AbortController();
     const load = async (request) => {
-      const lines = await loadLines(this.runs.filter((run) => run.summaries.has(key) && !this.hidden.has(run.id)), key,
-        request);
+      const lines = await loadLines(this.runs.filter((run) => run.summaries.has(key)), key, request);
       const grouped = lines.map((line) => ({ ...line, group: this.groupOf(line.run) }));
       return grouped.some((line) => line.group !== undefined) ? groupLines(grouped, request.by) : lines;
     };
-    const onZoom = (from, to) => {
-      this.set({ from, to });
-      this.onZoom(from, to);
-    };
-    const chart = new Chart({ title: key, sync: "compare", sharedLegend: true, load, onZoom, ...this.view },
-      AbortSignal.any([this.signal, controller.signal]));
+    const { by, log, robust, smooth, from, to, zoom } = this.selection;
+    const chart = new Chart({ title: key, sync: "compare", sharedLegend: true, load, onZoom: zoom, by,
+      byTitle: axisTitle(by), log, robust, smooth, from, to }, AbortSignal.any([this.signal, controller.signal]));
     this.charts.set(key, { chart, controller });
     return chart;
   }
@@ -82,7 +75,7 @@ export class Charts {
 
 // Loads the lines of a key: one per run, or one per attempt in the color of its run.
 async function loadLines(runs, key, request) {
-  if (request.by === "tokens" || request.by === "samples")
+  if (!["step", "time", "relative"].includes(request.by))
     return (await Promise.all(runs.map((run) => loadPlaced(run, key, request)))).flat();
   const { by, from, to, points, signal } = request;
   const start = (run) => (by === "relative" ? run.document.started : 0);
@@ -115,7 +108,8 @@ function linesOf(run, series, place) {
   return measured.map((item, number) => ({
     label: measured.length > 1 ? `${run.label}, attempt ${item.attempt}` : run.label,
     run,
-    index: run.index + COLOR_COUNT * number,
+    start: run.document.started,
+    index: run.index + COLORS * number,
     points: place(withDetails(item)),
   }));
 }

@@ -1,12 +1,10 @@
-// Export files: their number of samples, estimated size and download. A chart of the selection, and a button that
-// downloads it as an image.
+// Export files: their number of samples, estimated size and download. A chart of the selection.
 
 import { getJson, query, fetchApi, withNetworkErrors, runPath } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { withDetails } from "/static/charts/lines.js";
 import { zoomReset } from "/static/charts/interaction.js";
-import { save } from "/static/charts/image.js";
-import { h, setText } from "/static/dom.js";
+import { h } from "/static/dom.js";
 
 export const FORMATS = {
   csv: ["CSV", "One line per push and one column per key, for spreadsheets."],
@@ -69,11 +67,9 @@ export class Preview {
     this.onZoom = onZoom;
     this.signal = signal;
     this.reset = zoomReset(() => this.chart.zoom());
-    this.button = h("button", { onclick: () => this.#png() }, "Download PNG");
-    this.status = h("p", { role: "status" });
     this.chartBox = h("div");
     this.root = h("section", {}, h("h2", {}, "Chart"), this.chartBox,
-      h("div.tools", {}, this.button, this.reset.button), this.status);
+      h("div.tools", {}, this.reset.button));
   }
 
   refresh() {
@@ -93,8 +89,7 @@ export class Preview {
     this.shown = shown;
     this.chartController?.abort();
     this.chart = undefined;
-    this.button.hidden = keys.length > MAX_LINES || !keys.length;
-    if (this.button.hidden) {
+    if (keys.length > MAX_LINES || !keys.length) {
       this.chartBox.replaceChildren(h("p.quiet", {},
         keys.length ? `Select at most ${MAX_LINES} keys to see a chart.` : "No values yet."));
       return;
@@ -105,20 +100,10 @@ export class Preview {
       return toLines((await getJson(`series?${search}`, signal)).series, keys);
     };
     const title = keys.length === 1 ? `${run.name}, ${keys[0]}` : run.name;
-    this.file = fileName({ keys: selection.keys, form: "png" }, run.name).replace(/\.png$/, "");
     this.chart = new Chart({ title, by, from, to, load, onZoom: this.onZoom },
       AbortSignal.any([this.signal, this.chartController.signal]));
     const rankNote = onlyLowestRank && h("p.quiet", {}, "Showing the lowest rank. Select ranks to show others.");
     this.chartBox.replaceChildren(...[rankNote, this.chart.root].filter(Boolean));
-  }
-
-  async #png() {
-    try {
-      save(await this.chart.png(), this.file);
-      setText(this.status, "");
-    } catch (problem) {
-      setText(this.status, problem.message);
-    }
   }
 }
 

@@ -87,7 +87,7 @@ function updateUnavailable(element, unavailable) {
 
 export function gpuPause(onChange, signal) {
   const stateText = h("p.quiet", { role: "status" });
-  const holders = h("p.warn", { role: "alert", hidden: true });
+  const holders = h("p.warn", { role: "alert" });
   const pause = h("button", { onclick: () => runAction(pauseReading) }, "Pause reading");
   const resume = h("button.strong", { onclick: () => runAction(resumeReading) }, "Resume reading");
   const root = h("div.tools.pausing", {}, stateText, pause, resume, holders);
@@ -97,7 +97,7 @@ export function gpuPause(onChange, signal) {
     try {
       await call();
     } catch (problem) {
-      showWarning(problem.message);
+      setText(holders, problem.message);
     }
     pause.disabled = resume.disabled = false;
   }
@@ -106,20 +106,15 @@ export function gpuPause(onChange, signal) {
     if (!(await confirmDialog("Pause reading the GPUs?", EXPLANATION, "Pause", signal))) return;
     const answer = await post("gpu/pause", { for: PAUSE_SECONDS });
     const others = answer.holders.map((process) => `${process.name} (${process.pid})`).join(", ");
-    showWarning([!answer.released && "The driver hangs and still holds the daemon's own worker.",
+    setText(holders, [!answer.released && "The driver hangs and still holds the daemon's own worker.",
       others && `Still in use by ${others}.`].filter(Boolean).join(" "));
     await onChange();
   }
 
   async function resumeReading() {
     await post("gpu/resume", {});
-    showWarning("");
+    setText(holders, "");
     await onChange();
-  }
-
-  function showWarning(text) {
-    setText(holders, text);
-    holders.hidden = !text;
   }
 
   return {

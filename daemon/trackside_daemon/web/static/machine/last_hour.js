@@ -7,7 +7,7 @@ import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/interaction.js";
 import { h, choices } from "/static/dom.js";
 import { bytes, number, percent, withUnit } from "/static/format.js";
-import { gpuLines, labelValue } from "/static/run/machine.js";
+import { gpuLines, labelValue, memoryLines } from "/static/run/machine.js";
 
 const SPANS = { 300: "5 minutes", 900: "15 minutes", 3600: "1 hour" };
 const MOST_CORES = 16; // With more, their range is shown.
@@ -29,7 +29,7 @@ const CHARTS = [
     format: bytes,
     binary: true,
     range: [0],
-    lines: memory,
+    lines: memoryLines,
   },
   rates("Disk", { disk_read_bytes_total: "read", disk_written_bytes_total: "written" }, { format: rate, binary: true }),
   rates("Network", { network_receive_bytes_total: "in", network_transmit_bytes_total: "out" },
@@ -161,16 +161,6 @@ function cores(series) {
       0, mean];
   });
   return [{ label: `${lines.length} cores: mean, lowest and highest`, index: 0, points }];
-}
-
-function memory(series) {
-  const of = (name) => series.find((item) => family(item) === `${HOST}${name}`)?.points ?? [];
-  const total = of("memory_bytes").at(-1)?.[4];
-  const used = of("memory_available_bytes").map(([, time, low, high, last, , mean]) =>
-    [0, time, total - high, total - low, total - last, 0, total - mean]);
-  const others = [["cached", of("memory_cached_bytes")], ["swap", of("swap_used_bytes")]];
-  return [["used", used], ...others].flatMap(([label, points], index) =>
-    (points.length ? [{ label, index, points }] : []));
 }
 
 // Returns a chart of families by their label, of each the sum of its series but that of the loopback device.

@@ -4,11 +4,11 @@ import { alertPage, alertHistory } from "/static/alerts/detail.js";
 import { getJson, query, post } from "/static/api.js";
 import { coalesce } from "/static/polling.js";
 import { openSilenceDialog, silenceList } from "/static/alerts/silence_dialog.js";
-import { h, setText, ENDED, badge, rerender, syncRows } from "/static/dom.js";
+import { h, setText, ENDED, badge, rerender } from "/static/dom.js";
 import { runAddress, span, when, number } from "/static/format.js";
 import { labels } from "/static/picker.js";
-import { MAX_ALERTS, SEVERITIES } from "/static/vocabulary.js";
-import { runLink, since } from "/static/alerts/format.js";
+import { SEVERITIES } from "/static/vocabulary.js";
+import { firingList } from "/static/alerts/firing.js";
 import { openDialog } from "/static/confirm.js";
 
 export const title = "Alerts";
@@ -17,8 +17,6 @@ const RELOAD_OVERVIEWS = 10;
 
 const RUNS = 30; // The newest runs, whose starts and ends are shown.
 const SHOWN = 12;
-
-const SUBJECT_LABELS = ["rank", "key", "gpu", "subject"];
 
 const FIRE_SECONDS = 10;
 const WAIT_SECONDS = 30;
@@ -137,52 +135,6 @@ function row({ id, label, time, word, text }) {
   setText(rest, text ?? "");
   return h("li", {}, h("time.quiet", {}, when(time)), mark,
     h("span", {}, h("a", { href: runAddress(id) }, label), rest));
-}
-
-// `silenceEnds` maps alert ids to the end of their silence; `onSilence(alert)` opens the silence dialog.
-function firingList(onSilence) {
-  const emptyText = h("p.quiet");
-  const list = h("ul.fires", { "aria-label": "Firing alerts" });
-  const moreText = h("p.quiet", { hidden: true }, `These are the worst ${MAX_ALERTS}. There may be more.`);
-  const update = (alerts, silenceEnds, now, anyFires) => {
-    emptyText.hidden = alerts.length > 0;
-    setText(emptyText, anyFires ? "No firing alert matches." : "No alerts are firing.");
-    moreText.hidden = alerts.length < MAX_ALERTS;
-    syncRows(list, alerts.map((alert) => ({ alert, now, until: silenceEnds.get(alert.id) })), ({ alert }) => key(alert),
-      ({ alert }) => firingRow(alert, onSilence));
-  };
-  return { root: h("div", {}, emptyText, list, moreText), update };
-}
-
-function key(alert) {
-  return JSON.stringify([alert.alert, alert.run, alert.started, ...SUBJECT_LABELS.map((name) => alert[name])]);
-}
-
-function firingRow(first, onSilence) {
-  let newest = first;
-  const severity = badge(first.severity);
-  const name = h("a.named", {}, first.alert);
-  const about = SUBJECT_LABELS.filter((name) => first[name] !== undefined).map((name) => `${name} ${first[name]}`);
-  const summary = h("p");
-  const began = h("span.quiet.when");
-  const silent = h("span.quiet.when");
-  const button = h("button", { "aria-label": `Silence ${first.alert}${first.name ? ` of ${first.name}` : ""}`,
-    onclick: () => onSilence(newest) }, "Silence…");
-  const description = h("div", {}, h("div.line", {}, name, runLink(first), h("span.quiet", {}, about.join(", "))),
-    summary);
-  const element = h("li", {}, severity, description, h("div.side", {}, began, silent, button));
-  element.update = ({ alert, now, until }) => {
-    newest = alert;
-    severity.update(alert.severity);
-    if (alert.id !== null) name.setAttribute("href", `/alerts/${alert.id}`);
-    setText(summary, alert.summary);
-    setText(began, `since ${since(alert.started, now)}`);
-    setText(silent, until ? `silenced until ${when(until)}` : "silenced");
-    silent.hidden = !alert.silenced;
-    button.hidden = alert.silenced || alert.id === null;
-    element.classList.toggle("silenced", alert.silenced);
-  };
-  return element;
 }
 
 // The dialog that raises a test alert and shows where the notification arrived.

@@ -1,28 +1,24 @@
-// A comparison of runs: a chart of each shared key, the results, and the configuration.
+// A workspace of runs: a list in which check marks switch their lines on and off, a chart of each key that they share,
+// and one table with what differs and what came of it.
 
-import { COMPARISON_MS, isDue } from "/static/polling.js";
-import { oneOf } from "/static/address.js";
+import { COMPARISON_MS, coalesce, isDue } from "/static/polling.js";
 import { getJson, runPath } from "/static/api.js";
-import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing_control.js";
 import { Charts } from "/static/compare/charts.js";
-import { Results, sharedKeys, keySummaries } from "/static/compare/results.js";
-import { h, setText, choices, checkbox, fillSelect } from "/static/dom.js";
-import { Picker, dot, labels } from "/static/picker.js";
+import { Results, sharedKeys, keySummaries, settingsOfAll } from "/static/compare/results.js";
+import { h, setText, fillSelect } from "/static/dom.js";
+import { Picker, labels } from "/static/picker.js";
+import { keyFilter } from "/static/run/keys.js";
+import { controls } from "/static/run/workspace.js";
 import { settingsOf } from "/static/run/tables.js";
 import { prepared } from "/static/runs/columns.js";
 import { Plots } from "/static/runs/plots.js";
-import { plural, runAddress, plain } from "/static/format.js";
+import { plural, plain } from "/static/format.js";
 
 export const title = "Compare";
 
-const MAX_RUNS = 32; // Eight colors, solid, dashed and dotted.
+const MAX_RUNS = 32; // Twelve colors, solid, dashed and dotted.
+const FIRST_RUNS = 12; // Without a choice, the newest.
 const SHOWN_KEYS = 6; // Keys at first; a button shows more.
-const AMOUNTS = ["tokens", "samples"]; // Axes that need a key of that name.
-const HINTS = [
-  "Choose two or more runs to compare their charts, results and configuration.",
-  "Choose another run to compare with this one.",
-];
-const AXES = { step: "Step", relative: "Time since start", time: "Time", tokens: "Tokens", samples: "Samples" };
 
 export async function show(/** @type {Address} */ address) {
   const page = new Compare(address);
@@ -31,7 +27,8 @@ export async function show(/** @type {Address} */ address) {
 }
 
 class Compare {
-  constructor({ query: params, set, signal }) {
+  constructor(/** @type {Address} */ address) {
+    const { query: params, set, signal } = address;
     this.set = set;
     this.signal = signal;
     this.runs = [];
@@ -39,35 +36,35 @@ class Compare {
     this.missing = [];
     this.reloadedAt = -Infinity;
     const requested = [...new Set(params.getAll("run"))];
-    this.requestedIds = requested.slice(0, MAX_RUNS);
+    this.wanted = requested.slice(0, MAX_RUNS);
     if (requested.length > MAX_RUNS) this.missing.push(
       `Showing the first ${MAX_RUNS} of ${requested.length} runs, since more could not be told apart.`);
-    this.results = new Results(params.has("all"), (all) => set({ all: all ? 1 : "" }));
-    const number = (name) =>
-      (params.get(name) && Number.isFinite(Number(params.get(name))) ? Number(params.get(name)) : undefined);
-    const view = {
-      by: oneOf(AXES, params.get("by"), "step"),
-      smooth: readSmoothing(params),
-      log: params.has("log"),
-      robust: params.has("robust"),
-      from: number("from"),
-      to: number("to"),
-    };
+    this.load = coalesce(() => this.#load());
+    this.results = new Results({ all: params.has("all"), baseline: params.get("baseline"),
+      sort: params.get("sort") ?? "" }, set);
+    this.selection = controls(address, (changes) => this.#changed(changes), true);
     this.group = params.get("group") ?? "";
     this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
-    this.charts = new Charts(view, (run) => this.#groupOf(run), (from, to) => this.#zoomed(from, to), signal);
-    this.#build(params.get("filter") ?? "", view);
+    this.charts = new Charts(this.selection, (run) => this.#groupOf(run), signal);
+    this.#build();
   }
 
-  async load() {
-    const answers = await this.#fetch(this.requestedIds);
-    for (const [index, { value, reason }] of answers.entries()) {
-      if (value && !this.runs.some((item) => item.id === value.id)) this.#add(value);
-      else if (reason?.status === 404) this.missing.push(notFoundText(this.requestedIds[index]));
-      else if (reason) throw reason;
+  // Loads the documents of the wanted runs that are not there yet, and draws.
+  async #load() {
+    if (!this.picker.listed) {
+      await this.picker.load();
+      if (!this.wanted.length) this.wanted = this.picker.listed.slice(0, FIRST_RUNS).map((run) => run.id);
     }
-    await this.picker.load();
-    this.choose.open = this.runs.length < 2;
+    const added = this.wanted.filter((id) => !this.runs.some((run) => run.id === id));
+    const answers = await this.#fetch(added);
+    this.runs = this.runs.filter((run) => this.wanted.includes(run.id));
+    for (const [index, { value, reason }] of answers.entries()) {
+      this.wanted = this.wanted.map((id) => (id === added[index] && value ? value.id : id));
+      if (value && !this.runs.some((item) => item.id === value.id)) this.#add(value);
+      else if (reason?.status === 404) this.missing.push(`Run “${added[index]}” does not exist.`);
+      else if (reason) this.missing.push(reason.message);
+    }
+    this.wanted = this.runs.map((run) => run.id);
     this.#onChange();
   }
 
@@ -88,39 +85,30 @@ class Compare {
       return isNewer || run.now?.step !== run.shownState?.step || run.now?.state !== run.shownState?.state;
     });
     if (changedRuns.length) this.#reload(changedRuns);
-    else if (this.runs.some((run) => run.document.ended === null)) this.#tables();
   }
 
-  #build(filter, view) {
-    this.chips = h("ul.chips", { "aria-label": "Runs compared" });
+  #build() {
     this.note = h("p.quiet", { role: "status" });
-    const selected = () => this.runs.map((item) => item.id);
-    this.picker = new Picker({ most: MAX_RUNS, selected,
-      onChange: (run, isSelected) => this.#toggleRun(run, isSelected) }, this.signal);
-    this.choose = h("details.picker", {}, h("summary", {}, "Choose runs"), this.picker.root);
-    this.compared = h("div", {}, this.#tools(filter, view));
-    this.empty = h("p.quiet");
+    const choose = (ids) => {
+      this.wanted = ids.slice(0, MAX_RUNS);
+      this.missing = [];
+      this.load();
+    };
+    this.picker = new Picker({ most: MAX_RUNS, chosen: () => this.runs,
+      onChange: (run, isOn) => choose(isOn ? [...this.wanted, run.id] : this.wanted.filter((id) => id !== run.id)),
+      onHover: (run) => this.charts.emphasize(run) }, this.signal);
+    const all = () => choose([...new Set([...this.wanted, ...this.picker.listed.map((run) => run.id)])]);
+    this.picker.list.before(h("div.tools", {}, h("button.small", { onclick: all }, "All listed"),
+      h("button.small", { onclick: () => choose([]) }, "None")));
+    const side = h("details.picker", { open: innerWidth > 800 }, h("summary", {}, "Runs"), this.picker.root);
+    this.empty = h("p.quiet", { role: "status" });
     this.more = h("button", { onclick: () => this.#more() });
-    this.compared.append(this.empty, this.charts.root, h("div.tools", {}, this.more), this.results.root,
-      this.plots.root);
-    this.compared.prepend(this.results.settings);
-    this.root = h("div.compare", {}, h("h1", {}, "Compare"), this.chips, this.note, this.choose, this.compared);
-  }
-
-  #tools(filter, view) {
-    const axes = choices(AXES, view.by);
-    const axis = h("select", { onchange: () => this.#setAxis(axis.value) }, axes);
-    this.axis = axis;
-    this.smoothing = smoothingControl(view.smooth, (smooth) => this.#smooth(smooth));
-    const boxes = Object.entries({ log: "Log scale", robust: "Ignore outliers" }).map(([name, text]) =>
-      checkbox(name, text, view, (changes) => this.#look(changes)));
     this.groups = h("select", { onchange: () => this.#grouped(this.groups.value) });
-    this.reset = h("button.strong",
-      { hidden: view.from === undefined, onclick: () => this.#resetZoom() }, "Reset zoom");
-    this.filter = h("input", { type: "search", value: filter, placeholder: "loss", oninput: () => this.#filtered() });
-    const labelled = [["Keys containing", this.filter], ["By", axis], ["Group by", this.groups]];
-    return h("div.tools.run-tools", {}, labelled.map((item) => h("label", {}, item)), boxes, this.smoothing.root,
-      this.reset);
+    this.selection.tools.append(h("label", {}, "Group by", this.groups));
+    const charts = h("section", { "aria-label": "Charts" }, this.note, this.selection.root, this.empty,
+      this.charts.root, h("div.tools", {}, this.more));
+    this.root = h("div.compare", {}, h("h1", {}, "Compare"), h("div.sided", {}, side, charts), this.results.root,
+      this.plots.root);
   }
 
   #add(document) {
@@ -130,67 +118,47 @@ class Compare {
     this.runs.push({ id: document.id, index, document, summaries: keySummaries(document) });
   }
 
-  async #toggleRun(run, isSelected) {
-    if (!isSelected) this.runs = this.runs.filter((item) => item.id !== run.id);
-    else if (this.runs.length < MAX_RUNS) {
-      try {
-        const document = await getJson(runPath(run.id), this.signal);
-        if (this.runs.length < MAX_RUNS && !this.runs.some((item) => item.id === run.id)) this.#add(document);
-      } catch (problem) {
-        setText(this.note, problem.message);
-        this.note.hidden = false;
-        this.picker.update();
-        return;
-      }
-    }
-    this.missing = [];
-    this.#onChange();
-  }
-
   #onChange() {
     const texts = labels(this.runs.map((item) => item.document));
     this.runs.forEach((run, index) => { run.label = texts[index]; });
-    this.set({ run: this.runs.map((item) => item.id) });
+    this.set({ run: this.wanted });
     this.picker.update();
-    this.chips.replaceChildren(...this.runs.map((run) => this.#chip(run)));
-    this.chips.hidden = !this.runs.length;
-    this.compared.hidden = !this.runs.length;
-    setText(this.note, [...this.missing, HINTS[this.runs.length]].filter(Boolean).join(" "));
-    this.note.hidden = !this.note.textContent;
+    const hint = this.runs.length ? "" : "Check runs in the list to see their charts.";
+    setText(this.note, [...this.missing, hint].filter(Boolean).join(" "));
     this.#draw();
-  }
-
-  #chip(run) {
-    const removeButton = h("button.icon", { "aria-label": `Remove ${run.label}`, title: "Remove",
-      onclick: () => this.#toggleRun(run, false) }, "×");
-    const isShown = !this.charts.hidden.has(run.id);
-    const toggle = h("button.icon.legend-dot", { "aria-pressed": String(isShown),
-      "aria-label": `Show ${run.label} in the charts`, title: "Show or hide in the charts", onclick: () => {
-      this.charts.toggle(run.id);
-      toggle.setAttribute("aria-pressed", String(!this.charts.hidden.has(run.id)));
-    } }, dot(run.index));
-    return h("li", {}, toggle, h("a", { href: runAddress(run.id) }, run.label), removeButton);
   }
 
   // Draws the keys that the runs share and that match the filter.
   #draw() {
-    const requested = this.filter.value.trim().toLowerCase();
     this.keys = sharedKeys(this.runs.map((item) => item.summaries), Math.min(2, this.runs.length))
-      .filter((key) => key.toLowerCase().includes(requested));
+      .filter(keyFilter(this.selection.filter));
     const keys = this.keys.slice(0, this.shownKeys);
-    this.#groupOptions();
-    for (const option of this.axis.options)
-      option.hidden = AMOUNTS.includes(option.value) && !this.runs.every((run) => run.summaries.has(option.value));
-    this.smoothing.update(Math.max(0, ...this.runs.map((run) => run.document.step ?? 0)));
+    this.settings = settingsOfAll(this.runs.map((run) => run.document));
+    const { differing } = this.settings;
+    const group = differing.includes(this.group) ? this.group : "";
+    fillSelect(this.groups, ["", ...differing], (name) => name || "none", group);
+    const inAll = (key) => this.runs.every((run) => run.summaries.has(key));
+    const steps = this.runs.map((run) => run.document.step ?? 0);
+    this.selection.update({ attempt_list: [], metrics: this.keys.filter(inAll).map((key) =>
+      ({ key, rank: 0, last_step: Math.max(...steps) })) });
     this.charts.show(keys, this.runs);
-    this.plots.update(this.runs.map((run) => plotted(run, keys)), keys);
+    const rows = this.runs.map((run, index) => this.#row(run, index, keys));
+    this.plots.update(rows.map((row, index) => ({ ...row, settings: settingsOf(this.runs[index].document) })), keys);
+    this.results.update(rows, this.settings, keys);
     const scope = this.runs.length > 1 ? "shared by these runs" : "of this run";
-    setText(this.empty, requested ? `No key ${scope} matches the filter.` : `There is no key ${scope} yet.`);
-    this.empty.hidden = keys.length > 0;
+    const why = this.selection.filter.trim() ? `No key ${scope} matches the filter.` : `There is no key ${scope} yet.`;
+    setText(this.empty, keys.length || !this.runs.length ? "" : why);
     const left = this.keys.length - keys.length;
     this.more.hidden = !left;
     setText(this.more, `Show ${plural(Math.min(left, 2 * SHOWN_KEYS), "more key")} of ${left}`);
-    this.#tables();
+  }
+
+  // A run as the table and the plots read it.
+  #row({ label, index: color, document, now, summaries }, index, keys) {
+    const metrics = Object.fromEntries(keys.map((key) => [key, summaries.get(key)]));
+    const state = document.ended === null ? now?.state ?? document.state : document.state;
+    return { ...prepared({ ...document, state, label, metrics, index: color }, this.overview?.time ?? document.started),
+      settings: this.settings.all[index] };
   }
 
   // Reloads runs with new steps, one batch at a time. A deleted run stays as it was; after an outage the next overview
@@ -211,35 +179,11 @@ class Compare {
     this.charts.refresh();
   }
 
-  #tables() {
-    this.results.update(this.runs, this.keys.slice(0, this.shownKeys), this.overview?.time);
-  }
-
-  #setAxis(by) {
-    this.set({ by: by === "step" ? "" : by, from: "", to: "" });
-    this.charts.set({ by, from: undefined, to: undefined });
-    this.reset.hidden = true;
-  }
-
-  #smooth(smooth) {
-    this.set(smoothingQuery(smooth));
-    this.charts.set({ smooth });
-  }
-
-  // Applies a setting that is on or off.
-  #look(changes) {
-    this.set(Object.fromEntries(Object.entries(changes).map(([name, isOn]) => [name, isOn ? 1 : ""])));
-    this.charts.set(changes);
-  }
-
-  #zoomed(from, to) {
-    this.set({ from, to });
-    this.reset.hidden = from === undefined && to === undefined;
-  }
-
-  #resetZoom() {
-    this.charts.set({ from: undefined, to: undefined });
-    this.#zoomed(undefined, undefined);
+  #changed(changes) {
+    if ("filter" in changes) {
+      this.shownKeys = SHOWN_KEYS;
+      this.#draw();
+    } else this.charts.set(changes);
   }
 
   // Lines of runs with the same value of a setting become one line with a band.
@@ -250,39 +194,13 @@ class Compare {
   }
 
   #groupOf(run) {
-    if (!this.group) return undefined;
-    const value = settingsOf(run.document).get(this.group);
+    if (!this.settings.differing.includes(this.group)) return undefined;
+    const value = this.settings.all[this.runs.indexOf(run)]?.get(this.group);
     return `${this.group.split(".").at(-1)} ${value === undefined ? "unknown" : plain(value)}`;
-  }
-
-  #groupOptions() {
-    const names = [...new Set(this.runs.flatMap((run) => [...settingsOf(run.document).keys()]))];
-    const differing = names.filter((name) =>
-      new Set(this.runs.map((run) => JSON.stringify(settingsOf(run.document).get(name)))).size > 1);
-    fillSelect(this.groups, ["", ...differing], (name) => name || "none");
-    this.groups.value = differing.includes(this.group) ? this.group : "";
-  }
-
-  #filtered() {
-    this.set({ filter: this.filter.value.trim() });
-    this.shownKeys = SHOWN_KEYS;
-    this.#draw();
   }
 
   #more() {
     this.shownKeys += 2 * SHOWN_KEYS;
     this.#draw();
   }
-}
-
-
-// A run as the plots read it.
-function plotted({ label, document, summaries }, keys) {
-  const config = Object.fromEntries(settingsOf(document));
-  const metrics = Object.fromEntries(keys.map((key) => [key, summaries.get(key)]));
-  return prepared({ ...document, label, config, metrics }, document.ended ?? document.started);
-}
-
-function notFoundText(id) {
-  return `Run “${id}” does not exist.`;
 }

@@ -28,8 +28,8 @@ class Export {
     this.signal = signal;
     this.form = oneOf(FORMATS, params.get("format"), "csv");
     this.preview = new Preview((from, to) => this.window.setRange(from, to), signal);
-    const selected = () => (this.run ? [this.run.id] : []);
-    this.picker = new Picker({ most: 1, selected, onChange: (run) => this.#selectRun(run) }, signal);
+    const chosen = () => (this.run ? [{ id: this.run.id, document: this.run }] : []);
+    this.picker = new Picker({ most: 1, chosen, onChange: (run) => this.#selectRun(run) }, signal);
     this.summary = h("summary", {}, "Choose a run");
     this.choose = h("details.picker", {}, this.summary, this.picker.root);
     this.note = h("p.quiet", { role: "status" });
@@ -52,7 +52,6 @@ class Export {
     this.choose.open = !this.run;
     if (this.run) this.#show();
     else if (!id) setText(this.note, "Choose a run, then select what to export.");
-    this.note.hidden = !this.note.textContent;
   }
 
   // A live run has more samples with each update.
@@ -71,12 +70,11 @@ class Export {
       this.run = await getJson(runPath(run.id), this.signal);
     } catch (problem) {
       if (!this.signal.aborted) setText(this.note, problem.message);
-      this.note.hidden = false;
       return;
     }
     this.loading?.abort();
     this.params = new URLSearchParams();
-    this.note.hidden = true;
+    setText(this.note, "");
     this.choose.open = false;
     this.picker.update();
     this.#show();

@@ -1,6 +1,6 @@
 // One run: its state, and tabs with charts of its keys and machine, its performance, its records, its configuration.
 
-import { getJson, query, runPath } from "/static/api.js";
+import { getJson, post, query, runPath } from "/static/api.js";
 import { LARGE_RUN_MS, RUN_MS, coalesce, isDue } from "/static/polling.js";
 import { Benchmarks } from "/static/run/benchmarks.js";
 import { Captures } from "/static/run/captures.js";
@@ -99,8 +99,9 @@ class RunPage {
     this.loadedAt = performance.now();
     this.newest = "";
     this.allMarks = [];
-    this.selection = controls(address, run, (changes) => this.#changed(changes));
-    this.head = new Header(run, () => this.#edit().catch(() => {}));
+    this.selection = controls(address, (changes) => this.#changed(changes));
+    const note = (text) => post(`${runPath(run.id)}/about`, { notes: text }).finally(this.reload);
+    this.head = new Header(run, () => this.#edit().catch(() => {}), (text) => note(text).catch(() => {}));
     const onZoom = (from, to) => this.selection.zoom(from, to);
     const workspace = new Workspace(run.name, address.query.get("view"), () => this.charts.arrange());
     this.selection.tools.append(workspaceTools(workspace));

@@ -1,8 +1,9 @@
 // All runs in one table: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
 
 import { getJson, query, post, remove, runPath } from "/static/api.js";
-import { h, setText, ENDED, fillSelect } from "/static/dom.js";
-import { plural, real } from "/static/format.js";
+import { h, setText, ENDED, fillSelect, unseen } from "/static/dom.js";
+import { plural } from "/static/format.js";
+import { icon } from "/static/icons.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels } from "/static/picker.js";
 import { RUNS_MS, isDue } from "/static/polling.js";
@@ -10,16 +11,14 @@ import { editRun } from "/static/runs/edit.js";
 import { allColumns, columnOf, completions, defaultColumns, grouped, prepared, sorted } from "/static/runs/columns.js";
 import { Plots } from "/static/runs/plots.js";
 import { RunTable } from "/static/runs/table.js";
-import { confirmDialog, openDialog } from "/static/confirm.js";
-import { LOSSES } from "/static/vocabulary.js";
+import { openDialog, undone } from "/static/confirm.js";
+import { Curves } from "/static/runs/curves.js";
 
 export const title = "Runs";
 
 const WIDTHS = "run-widths"; // Name in the browser's storage.
+const NOT_GROUPED = ["curve", "loss", "step", "started", "duration", "notes"]; // Columns with many values.
 
-const POINTS = 60;
-const MOST_RUNS = 40; // In one request.
-const DELAY_MS = 60;
 const TYPING_MS = 150; // Delay after the last key press before a search.
 
 export async function show(/** @type {Address} */ address) {
@@ -44,15 +43,15 @@ class Runs {
     this.selection = runSelection([["Tag", (ids) => this.#tag(ids)], ["Pin", (ids) => this.#pin(ids)],
       ["Delete", (ids) => this.#delete(ids)]], () => this.listed.map((run) => run.id));
     this.listed = [];
+    this.deleted = new Set();
     this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
     this.plots.root.open = params.has("x");
     this.curves = new Curves(() => this.table.updateCurves(), signal);
     this.table = new RunTable({
-      selection: this.selection,
+      leads: (run) => this.#leads(run),
       curve: (run) => this.curves.get(run),
       onVisible: (runs) => this.ids.length && !this.ids.includes("curve") ? undefined : this.curves.want(runs),
       onSort: (id) => this.#sort(id),
-      onEdit: (run) => this.#edit(run).catch(() => {}), // The page may be left meanwhile.
       onTag: (tag) => this.#filter(`tag:${tag.replace(/[\s"|]/g, "?")}`),
       onWidth: (id, width) => this.#width(id, width),
     });
@@ -70,7 +69,7 @@ class Runs {
     this.choice = h("div.column-choice");
     const choose = h("details.columns", { ontoggle: () => choose.open && this.#choices() }, h("summary", {}, "Columns"),
       this.choice);
-    this.error = h("p.bad", { role: "alert", hidden: true });
+    this.error = h("p.bad", { role: "alert" });
     this.empty = h("section.notice.empty",
       { hidden: true }, h("p", {}, "No runs yet. Add two lines to your training script:"),
       h("pre", {}, "import trackside\n…\ntrackside.push(step=step, loss=loss)"));
@@ -90,7 +89,7 @@ class Runs {
       const names = labels(runs);
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
       this.keys = keys;
-      this.error.hidden = true;
+      setText(this.error, "");
       await this.#search();
     } catch (problem) {
       if (this.signal.aborted || problem.status === 401) throw problem;
@@ -114,14 +113,16 @@ class Runs {
     this.table.root.hidden = !this.runs.length;
     const ids = this.ids.length ? this.ids : defaultColumns(this.runs);
     this.shownIds = ids;
-    this.#groupOptions();
-    const found = this.found ? this.runs.filter((run) => this.found.ids.has(run.id)) : this.runs;
+    const names = allIds(this.runs, []).filter((id) => !NOT_GROUPED.includes(id));
+    fillSelect(this.groups, ["", ...names], (id) => columnOf(id)?.title ?? "none", this.group);
+    const found = this.runs.filter(({ id }) => !this.deleted.has(id) && (!this.found || this.found.ids.has(id)));
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
+    if (this.sort.id === "started") ordered.sort((a, b) => Number(ENDED.has(a.state)) - Number(ENDED.has(b.state)));
     const by = this.group && columnOf(this.group);
     const groups = by ? grouped(ordered, by) : [[undefined, ordered]];
     this.listed = groups.flatMap(([, runs]) => runs);
-    this.table.show(groups, ids, this.widths, this.sort);
+    this.table.show(groups, ids.map(columnOf).filter(Boolean), this.widths, this.sort);
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
     const count = this.found
       ? `${found.length} of ${plural(this.runs.length, "run")}` : plural(this.runs.length, "run");
@@ -152,13 +153,6 @@ class Runs {
       this.problem = problem.message;
     }
     this.#draw();
-  }
-
-  #groupOptions() {
-    const ids = allIds(this.runs, [])
-      .filter((id) => !["curve", "loss", "step", "started", "duration", "notes"].includes(id));
-    fillSelect(this.groups, ["", ...ids], (id) => columnOf(id)?.title ?? "none");
-    this.groups.value = this.group;
   }
 
   #choices() {
@@ -222,6 +216,12 @@ class Runs {
     if (result) await this.load();
   }
 
+  #leads(run) {
+    if (!run) return [this.selection.allBox(), unseen("Edit")];
+    const edit = () => this.#edit(run).catch(() => {}); // The page may be left meanwhile.
+    return [this.selection.box(run), icon("settings", `Edit ${run.label}`, edit)];
+  }
+
   // The selected runs, also those that the filter does not list now.
   #selected(ids) {
     const wanted = new Set(ids);
@@ -245,18 +245,20 @@ class Runs {
     return this.#each(ids, (run) => post(`${runPath(run.id)}/pin`, { pinned })).catch((problem) => this.#fail(problem));
   }
 
+  // The runs leave the list at once, and the history when it is too late to undo that, or the page is left.
   async #delete(ids) {
-    const chosen = this.#selected(ids);
-    const ended = chosen.filter((run) => ENDED.has(run.state)).map((run) => run.id);
-    const live = chosen.length - ended.length;
-    const text = "This also deletes all their samples, events and alerts. You cannot undo it." +
-      (live ? ` ${plural(live, "live run")} will stay.` : "");
-    if (!ended.length || !(await confirmDialog(`Delete ${plural(ended.length, "run")}?`, text, "Delete", this.signal)))
+    const ended = this.#selected(ids).filter((run) => ENDED.has(run.state)).map((run) => run.id);
+    this.selection.set(ended, false);
+    for (const id of ended) this.deleted.add(id);
+    this.#draw();
+    if (!ended.length) this.#fail(new Error("A run that is live cannot be deleted."));
+    if (!ended.length || (await undone(`${plural(ended.length, "run")} deleted`, this.signal))) {
+      for (const id of ended) this.deleted.delete(id);
+      this.#draw();
       return;
-    await this.#each(ended, async (run) => {
-      await remove(runPath(run.id));
-      this.selection.set([run.id], false);
-    }).catch((problem) => this.#fail(problem));
+    }
+    for (const id of ended) await remove(runPath(id)).catch((problem) => this.#fail(problem));
+    if (!this.signal.aborted) await this.load();
   }
 
   async #each(ids, change) {
@@ -269,7 +271,6 @@ class Runs {
 
   #fail(problem) {
     setText(this.error, problem.message);
-    this.error.hidden = false;
   }
 }
 
@@ -281,49 +282,5 @@ function readWidths() {
       .filter(([, width]) => Number.isFinite(width)));
   } catch {
     return {};
-  }
-}
-
-// The loss curves of the runs that the table shows, loaded for many runs at once.
-class Curves {
-  // `onLoad()` is called when more curves are there.
-  constructor(onLoad, signal) {
-    this.onLoad = onLoad;
-    this.signal = signal;
-    this.known = new Map();
-    this.wanted = new Map();
-    signal.addEventListener("abort", () => clearTimeout(this.timer));
-  }
-
-  get(run) {
-    return this.known.get(run.id)?.values;
-  }
-
-  // Requests the curves of runs that have none yet, or that have made steps since.
-  want(runs) {
-    for (const run of runs) if (this.known.get(run.id)?.step !== run.step) this.wanted.set(run.id, run);
-    if (!this.wanted.size || this.timer) return;
-    this.timer = setTimeout(() => this.#load().catch(() => {}), DELAY_MS);
-  }
-
-  async #load() {
-    const runs = [...this.wanted.values()].slice(0, MOST_RUNS);
-    try {
-      const { series } = await getJson(
-        `series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`,
-        this.signal);
-      for (const run of runs) {
-        const own = series.filter((item) => item.run === run.id);
-        const key = LOSSES.find((name) => own.some((item) => item.key === name));
-        const values = own.filter((item) => item.key === key)
-          .flatMap(({ points, means }) => points.map((point, index) => real(means?.[index] ?? point[4])));
-        this.known.set(run.id, { step: run.step, values });
-        this.wanted.delete(run.id);
-      }
-      this.onLoad();
-    } finally {
-      this.timer = undefined;
-    }
-    if (this.wanted.size) this.want([]);
   }
 }

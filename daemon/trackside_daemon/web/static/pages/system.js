@@ -7,6 +7,7 @@ import { hostDetails } from "/static/machine/host.js";
 import { LastHour } from "/static/machine/last_hour.js";
 import { SYSTEM_MS, poll } from "/static/polling.js";
 import { bytes, number, span, when, percent, runAddress } from "/static/format.js";
+import { sorted } from "/static/runs/columns.js";
 import { confirmDialog } from "/static/confirm.js";
 
 const STATES = { R: "running", S: "sleeping", D: "waiting for a device", Z: "zombie", T: "stopped", t: "traced",
@@ -38,7 +39,7 @@ export function processTable(signal, onEnd) {
   const columns = COLUMNS.map((column) => [heads.get(column.id), classes(column)]);
   const groups = scrollable("Processes", table([...columns, unseen("End")], body, "table.processes"));
   const none = h("p.quiet", { hidden: true }, "No training processes run on this machine.");
-  const error = h("p.bad", { role: "alert", hidden: true });
+  const error = h("p.bad", { role: "alert" });
 
   function sortButton(column) {
     return h("button.sort", { title: `Sort by ${column.title}`, onclick: () => choose(column.id) }, column.title);
@@ -55,9 +56,7 @@ export function processTable(signal, onEnd) {
 
   function show() {
     const column = COLUMNS.find((item) => item.id === order.id);
-    const sign = order.descending ? -1 : 1;
-    const compared = (a, b) => sign * compare(column.value(a), column.value(b));
-    const shown = column ? processes.toSorted(compared) : processes;
+    const shown = column ? sorted(processes, column, order.descending) : processes;
     syncRows(body, shown, (item) => item.pid, (item) => processRow(item, end));
   }
 
@@ -65,10 +64,9 @@ export function processTable(signal, onEnd) {
     if (!(await confirmDialog(`End process ${item.pid}?`, explanation(item), "End process", signal))) return;
     try {
       await post(`processes/${item.pid}/end`, { started: item.started });
-      error.hidden = true;
+      setText(error, "");
     } catch (problem) {
       setText(error, problem.message);
-      error.hidden = false;
     }
     onEnd();
   }
@@ -98,11 +96,6 @@ function explanation(item) {
 
 const sum = (list, name) => (list.some((item) => item[name] !== undefined)
   ? list.reduce((total, item) => total + (item[name] ?? 0), 0) : undefined);
-
-function compare(a, b) {
-  if (a === undefined || b === undefined) return Number(a === undefined) - Number(b === undefined);
-  return typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
-}
 
 const classes = (column) => ["number", "wide"].filter((name) => column[name]).join(".");
 
@@ -144,7 +137,7 @@ export function show(/** @type {Address} */ address) {
   const [host, gpus, ray, processes, daemon] = [hostDetails(), gpuCards(), rayDetails(),
     processTable(address.signal, () => load()), daemonDetails()];
   const raySection = h("section", { "aria-labelledby": "ray", hidden: true }, h("h2", { id: "ray" }, "Ray"), ray.root);
-  const errorLine = h("p.bad", { role: "alert", hidden: true });
+  const errorLine = h("p.bad", { role: "alert" });
   const pause = gpuPause(() => load(), address.signal);
   const lastHour = new LastHour(address);
   const body = h("div", { hidden: true },
@@ -176,11 +169,10 @@ export function show(/** @type {Address} */ address) {
       status = answers[0];
       processes.update(answers[1].processes);
       updateParts();
-      errorLine.hidden = true;
+      setText(errorLine, "");
     } catch (problem) {
       if (address.signal.aborted || problem.status === 401) return;
       setText(errorLine, problem.message);
-      errorLine.hidden = false;
     }
   }
 

@@ -30,7 +30,7 @@ export class Captures {
       ["Record memory", { kind: "memory" }]];
     this.buttons = buttons.map(([text, body]) => h("button.small", { onclick: begin(body) }, text));
     this.count = h("span.quiet");
-    this.status = h("p.quiet", { role: "status", hidden: true });
+    this.status = h("p.quiet", { role: "status" });
     this.list = h("div");
     this.empty = h("p.quiet", { hidden: true }, "No captures yet. A capture of ten steps shows where their time goes: ",
       "operators, copies, waits for data and for other ranks. The training continues meanwhile.");
@@ -46,18 +46,13 @@ export class Captures {
   }
 
   async #begin(body) {
-    this.#report("");
+    setText(this.status, "");
     try {
       await post(`${runPath(this.id)}/captures`, { ...body, trigger: "person" });
     } catch (problem) {
-      this.#report(problem.message);
+      setText(this.status, problem.message);
     }
     this.#load();
-  }
-
-  #report(text) {
-    setText(this.status, text);
-    this.status.hidden = !text;
   }
 
   async #load() {
@@ -68,7 +63,7 @@ export class Captures {
       this.empty.hidden = captures.length > 0;
       setText(this.count, captures.length ? plural(captures.length, "capture") : "");
       syncRows(this.list, captures.reverse(), (item) => item.id,
-        (item) => new Row(item, this.signal, (text) => this.#report(text)).root);
+        (item) => new Row(item, this.signal, (text) => setText(this.status, text)).root);
       if (captures.some((item) => !FINAL.includes(item.state))) this.cancel = later(CAPTURES_MS, () => this.#load());
     } catch {
       // The frame reports the outage; the next update tries again.
@@ -96,7 +91,6 @@ class Row {
     const cause = item.cause ? ` for ${item.cause.alert}` : other;
     setText(this.head, `${item.kind.replace("_", " ")}${cause}, ${when(item.asked)}: ${item.state}`);
     setText(this.reason, item.reason);
-    this.reason.hidden = !item.reason;
     rerender(this.files, JSON.stringify(item.files), () => item.files.map((file) => this.#download(file)));
     this.#open();
   }

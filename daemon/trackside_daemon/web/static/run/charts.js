@@ -4,9 +4,9 @@ import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
-import { h, syncRows, setText } from "/static/dom.js";
-import { isLoss, keyFilter } from "/static/run/keys.js";
-import { plural } from "/static/format.js";
+import { h, rerender, syncRows, setText } from "/static/dom.js";
+import { betterDirection, isLoss, keyFilter, twins } from "/static/run/keys.js";
+import { plural, real } from "/static/format.js";
 import { icon } from "/static/icons.js";
 
 const MAX_OPEN = 48; // Sections with more charts start closed.
@@ -16,6 +16,7 @@ const CHART_SETTINGS = ["by", "smooth", "log", "robust", "marks", "from", "to"];
 const AROUND_POINTS = 400; // Points of the neighborhood of a window, for smoothing.
 const AROUND_SPANS = 4; // Its width on each side in spans of the smoothing.
 const PINNED = "Pinned";
+const FAR = 5; // Times as large values of a second key have an axis of their own.
 
 const DELAY_MS = 10; // Requests within this time are combined.
 
@@ -36,8 +37,10 @@ export class Charts {
     this.axis = new AxisTable(run, signal);
     this.sections = h("div");
     this.emptyText = h("p.quiet");
-    this.notice = h("p.quiet", { hidden: true });
-    this.root = h("section", { "aria-label": "Charts" }, this.emptyText, this.notice, this.sections);
+    this.hidden = h("p.quiet");
+    this.notice = h("p.quiet");
+    const parts = [selection.marks, this.emptyText, this.notice, this.sections, this.hidden];
+    this.root = h("section", { "aria-label": "Charts" }, parts);
   }
 
   has(key) {
@@ -51,6 +54,7 @@ export class Charts {
 
   update(/** @type {Run} */ run) {
     this.run = run;
+    this.bounds = undefined;
     this.attempts = run.attempt_list.length;
     for (const { key } of run.metrics) if (!this.charts.has(key)) this.charts.set(key, this.#chart(key));
     this.arrange();
@@ -59,8 +63,8 @@ export class Charts {
   // Applies changed settings; some of them need new data.
   set(changes) {
     if (changes.marks) this.marks = changes.marks;
+    if ("by" in changes || "attempt" in changes) this.bounds = undefined;
     if ("notice" in changes) setText(this.notice, changes.notice);
-    this.notice.hidden = !this.notice.textContent;
     const settings = Object.fromEntries(Object.entries(changes).filter(([name]) => CHART_SETTINGS.includes(name)));
     if ("by" in settings) settings.byTitle = axisTitle(settings.by);
     for (const chart of this.charts.values()) {
@@ -85,7 +89,17 @@ export class Charts {
 
   // Places the charts as the workspace has them.
   arrange() {
-    const keys = this.workspace.sort(this.#filteredKeys());
+    const { workspace } = this;
+    const matching = this.#filteredKeys();
+    const pairs = twins(matching);
+    for (const [key, chart] of this.charts) this.#join(chart, key, workspace.own[key]?.second, pairs.get(key));
+    const joined = new Set([...pairs].filter(([key, twin]) => this.charts.get(key).second === twin)
+      .map(([, twin]) => twin));
+    const shown = matching.filter((key) => !joined.has(key));
+    const keys = workspace.sort(shown.filter((key) => !workspace.hidden.includes(key)));
+    const hidden = shown.length - keys.length;
+    rerender(this.hidden, String(hidden), () => (hidden ? [plural(hidden, "hidden chart"), " ",
+      h("button.small", { onclick: () => workspace.set({ hidden: [] }) }, "Show")] : []));
     const pinned = this.workspace.pinned.filter((key) => keys.includes(key));
     this.emptyText.hidden = keys.length > 0;
     setText(this.emptyText, this.charts.size
@@ -97,18 +111,55 @@ export class Charts {
     this.sections.dataset.columns = this.workspace.columns || "";
   }
 
+  // Has a chart show a second key too: the one that the user has chosen, which may be none, or its evaluation.
+  #join(chart, key, chosen, twin) {
+    const second = chosen === "" || this.charts.has(chosen) ? chosen : twin;
+    if (chart.second === second) return;
+    chart.second = second;
+    setText(chart.heading, second ? `${key} and ${second}` : key);
+    chart.view.turn = second && second === twin && (betterDirection(key) ?? "less");
+    if (chart.requestedAt) chart.reload();
+  }
+
   #chart(key) {
     const { by, smooth, log, robust, from, to } = this.selection;
     const { workspace } = this;
-    const settings = { title: key, by, byTitle: axisTitle(by), origin: this.run.started, smooth, log, robust, from, to,
+    const bounds = () => (this.bounds ??= this.#bounds());
+    const axis = { by, byTitle: axisTitle(by), origin: this.run.started, from, to, bounds };
+    const settings = { title: key, of: this.run.name, ...axis, smooth, log, robust,
       marks: this.marks, sync: "run", reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
     const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own },
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
-    const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load: (request) => this.#load(key, request) },
-      this.signal);
+    const load = (request) => this.#loadBoth([key, chart.second], request);
+    const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load }, this.signal);
+    chart.others = () => [...this.charts.keys()].filter((other) => other !== key);
     if (workspace.full.includes(key)) chart.setFull(true);
     arrangeable(chart, key, workspace, () => this.shown);
     return chart;
+  }
+
+  // The ends of the axis of all charts: those of all keys.
+  #bounds() {
+    const { by, attempt } = this.selection;
+    const name = by === "step" ? "step" : "time";
+    const zero = by === "relative" ? this.run.started : 0;
+    const ends = isTime(by) || by === "step" ? this.run.metrics
+      .filter((item) => attempt === undefined || item.attempt === attempt)
+      .flatMap((item) => [item[`first_${name}`] ?? NaN, item[`last_${name}`] ?? NaN]).filter(Number.isFinite) : [];
+    if (!ends.length) return [];
+    return [Math.min, Math.max].map((choose) => ends.reduce((most, end) => choose(most, end)) - zero);
+  }
+
+  // The lines of a key, and of a second one after it.
+  async #loadBoth([key, second], request) {
+    if (!second) return this.#load(key, request);
+    const both = await Promise.all([key, second].map(async (name) => (await this.#load(name, request)).map((line) =>
+      ({ ...line, label: [name, line.label].filter(Boolean).join(", ") }))));
+    const [size, other] = both.map((lines) => lines.flatMap((line) => line.points).reduce((most, point) =>
+      Math.max(most, Math.abs(real(point[6] ?? point[4])) || 0), 0));
+    const isPair = this.charts.get(key).view.turn; // An evaluation has the axis of what was trained.
+    const isFar = !isPair && !(Math.max(size, other) < FAR * Math.min(size, other));
+    return both.flat().map((line, index) => ({ ...line, index, right: isFar && index >= both[0].length }));
   }
 
   async #load(key, request) {
@@ -228,14 +279,16 @@ class SeriesBatch {
   }
 }
 
-// Adds the handle and the pin to a chart. `keys()` returns all keys as they are shown.
+// Adds the handle, the pin and what hides it to a chart. `keys()` returns all keys as they are shown.
 function arrangeable(chart, key, workspace, keys) {
   const { root } = chart;
   const pin = icon("pin", "Pin to the top", () => workspace.togglePin(key));
+  const hide = icon("hide", `Hide ${key}`, () => workspace.set({ hidden: [...workspace.hidden, key] }));
   const handle = icon("drag", `Move ${key}: drag, or press [ and ]`, () => {});
   handle.classList.add("drag");
   handle.draggable = true;
   chart.tools.prepend(pin);
+  chart.tools.append(hide);
   chart.heading.before(handle);
   root.chart = chart;
   root.updatePin = () => pin.setAttribute("aria-pressed", String(workspace.pinned.includes(key)));

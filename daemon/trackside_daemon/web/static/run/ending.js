@@ -23,9 +23,8 @@ class ConsoleView {
     this.lines = h("ol.console-lines");
     const frame = h("div.console", { tabindex: 0, role: "region", "aria-label": "Console" }, this.lines);
     this.frame = frame;
-    this.root = h("details.run-section", { hidden: true, ontoggle: () => this.root.open && this.#load() },
-      h("summary", {}, h("h2", {}, "Console"), this.count), h("div.tools", {}, this.search, this.earlier), this.status,
-      frame);
+    this.root = fold("Console", { hidden: true, ontoggle: () => this.refresh() }, [this.count],
+      h("div.tools", {}, this.search, this.earlier), this.status, frame);
   }
 
   async update() {
@@ -33,7 +32,6 @@ class ConsoleView {
       const { bytes: size, total } = await getJson(`${runPath(this.id)}/console?lines=0`, this.signal);
       this.present = total > 0;
       setText(this.count, `${plural(total, "line")}, ${bytes(size)}`);
-      if (this.root.open && this.size !== size && !this.search.value) await this.#load();
       this.size = size;
     } catch {
       // The frame reports the outage; a run without a console has none.
@@ -41,11 +39,11 @@ class ConsoleView {
     this.root.hidden = !this.present;
   }
 
-  // Shows the last lines, for a link elsewhere on the page.
-  open() {
-    this.root.open = true;
-    this.root.scrollIntoView();
-    this.search.focus();
+  // Loads the last lines if they are new and somebody sees them.
+  refresh() {
+    if (this.size === this.loaded || this.search.value || !this.frame.checkVisibility()) return;
+    this.loaded = this.size;
+    this.#load();
   }
 
   async #load() {
@@ -111,8 +109,7 @@ export class Ending {
     this.facts = facts();
     this.exceptions = h("div");
     this.console = new ConsoleView(run, signal);
-    this.link = h("button.small", { hidden: true, onclick: () => this.console.open() }, "Last lines of the console");
-    this.end = h("div", {}, this.facts, h("p", {}, this.link), this.exceptions);
+    this.end = h("div", {}, this.facts, this.exceptions);
     this.section = fold("How it ended", { hidden: true }, [], this.end);
     this.root = h("div", { hidden: true }, this.section, this.console.root);
   }
@@ -120,9 +117,9 @@ export class Ending {
   async update(/** @type {Run} */ run) {
     const ended = ENDED.has(run.state);
     await Promise.all([this.console.update(), ended && this.#showEnd(run)]);
-    this.link.hidden = !this.console.present;
-    this.section.hidden = !ended || (run.state === "finished" && !run.cause && this.link.hidden);
+    this.section.hidden = !ended || (run.state === "finished" && !run.cause && !this.console.present);
     this.root.hidden = this.section.hidden && this.console.root.hidden;
+    this.console.refresh();
   }
 
   async #showEnd(run) {

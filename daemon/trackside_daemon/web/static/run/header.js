@@ -18,8 +18,11 @@ class Stacks {
     this.root = h("section.card.run-stacks", { hidden: true, "aria-label": "Stacks" }, bar, this.status, this.list);
   }
 
-  update(live) {
+  // Where a run stands that makes no steps is what its page is opened for.
+  update(live, isStalled) {
     this.button.hidden = !live;
+    if (live && isStalled && !this.wasStalled) this.#load();
+    this.wasStalled = live && isStalled;
   }
 
   #close() {
@@ -56,8 +59,8 @@ function threadsOf({ rank, threads }) {
 const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
 
 export class Header {
-  // `onEdit()` opens the dialog that edits the run.
-  constructor(/** @type {Run} */ run, onEdit) {
+  // `onEdit()` opens the dialog that edits the run, `onNotes(text)` stores its notes.
+  constructor(/** @type {Run} */ run, onEdit, onNotes) {
     this.run = run;
     /** @type {LiveRun} */
     this.row = undefined;
@@ -71,8 +74,8 @@ export class Header {
     this.state = badge(run.state);
     this.about = h("span.quiet");
     this.tags = h("span.tags");
-    this.notes = h("p.run-notes", { hidden: true });
-    this.cause = h("p.run-cause", { hidden: true });
+    this.notes = notes(run, onNotes);
+    this.cause = h("p.run-cause");
     this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) =>
       [name, tile(name)]));
     this.progress = bar();
@@ -85,12 +88,11 @@ export class Header {
     const actions = [h("a.button", { href: `/compare?${query({ run: run.id })}` }, "Compare"), this.exportLink,
       h("button", { onclick: onEdit }, "Edit"), this.stacks.button];
     this.root = h("section.run-head", { "aria-label": "State" },
-      h("div.run-title", {}, this.name, this.state, h("div.run-actions", {}, actions)),
-      h("p.run-about", {}, h("span.mono", {}, run.id), this.about, this.tags),
-      this.notes,
+      h("div.run-title", {}, this.name, this.state, this.about, this.tags, this.notes,
+        h("div.run-actions", {}, actions)),
+      h("div.run-figures", {}, h("dl.run-tiles", {}, [...this.tiles.values()].map((item) => item.element)),
+        this.results),
       this.cause,
-      h("dl.run-tiles", {}, [...this.tiles.values()].map((item) => item.element)),
-      this.results,
       this.firing,
       this.moreAlerts,
       this.stacks.root);
@@ -121,12 +123,12 @@ export class Header {
     this.state.update(state);
     setText(this.name, run.name);
     setText(this.about, about(run));
+    this.about.title = this.about.textContent;
     rerender(this.tags, run.tags.join("\n"), () => run.tags.map((tag) => h("span.tag", {}, tag)));
-    this.notes.hidden = !run.notes;
-    setText(this.notes, run.notes ?? "");
+    if (this.notes !== document.activeElement) setText(this.notes, run.notes ?? "");
     const stops = (row && !ended ? row.verdict : run.verdict) || run.cause;
-    this.cause.hidden = !stops;
-    rerender(this.cause, stops, () => withCode(stops));
+    const output = stops && run.state === "failed" ? [" ", h("a", { href: "?tab=output" }, "Output")] : [];
+    rerender(this.cause, stops, () => [...withCode(stops ?? ""), ...output]);
     const results = Object.entries(run.summary ?? {});
     this.results.hidden = !results.length;
     syncRows(this.results, results, ([key]) => key, ([key]) => result(key));
@@ -148,7 +150,7 @@ export class Header {
     const until = run.ended ?? this.now;
     const times = run.ended === null ? `since ${when(run.started)}` : `${when(run.started)} to ${when(run.ended)}`;
     this.#tile("Duration", Number.isFinite(until) ? span(until - run.started) : "…", times);
-    this.stacks.update(!ended && row !== undefined);
+    this.stacks.update(!ended && row !== undefined, state === "stalled");
     const { alerts } = this;
     const others = alerts.length - MAX_FIRING;
     this.moreAlerts.hidden = others <= 0;
@@ -156,6 +158,7 @@ export class Header {
     // What stops the run stands above.
     const firing = alerts.slice(0, MAX_FIRING).map((item) =>
       (item.summary && stops?.startsWith(item.summary) ? { ...item, summary: "" } : item));
+    this.firing.classList.toggle("beside", firing.length === 1 && !firing[0].summary);
     syncRows(this.firing, firing,
       (item) => `${item.alert} ${item.started} ${item.rank} ${item.key} ${item.id}`, alert);
   }
@@ -166,6 +169,18 @@ export class Header {
     setText(value, text);
     setText(noteElement, note);
   }
+}
+
+// The notes of a run, which are written where they stand; Escape leaves them as they were.
+function notes(run, onNotes) {
+  const element = h("div.run-notes", { contenteditable: "plaintext-only", role: "textbox", "aria-multiline": "true",
+    "aria-label": "Notes", "data-empty": "Add a note",
+    onblur: () => element.innerText.trim() !== (run.notes ?? "") && onNotes(element.innerText.trim()),
+    onkeydown: (event) => {
+      if (event.key === "Escape") setText(element, run.notes ?? "");
+      if (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey)) element.blur();
+    } });
+  return element;
 }
 
 function tile(name) {
@@ -184,6 +199,7 @@ function about(run) {
   const { attempt, attempt_list: list } = run;
   const last = list.at(-1) ?? {};
   const parts = [
+    run.id,
     run.user && `of ${run.user}`,
     attempt && `attempt ${attempt}`,
     last.world_size > 1 && plural(last.world_size, "rank"),

@@ -2,7 +2,8 @@
 
 import { LAYERS_MS, isDue } from "/static/polling.js";
 import { getJson, post, query, runPath } from "/static/api.js";
-import { h, setText, ENDED, fold } from "/static/dom.js";
+import { Chart } from "/static/charts/chart.js";
+import { h, setText, ENDED, fillSelect, fold } from "/static/dom.js";
 import { number, plural, real, when } from "/static/format.js";
 
 export const ROW = 14; // Height of a layer in the map, in pixels.
@@ -10,13 +11,13 @@ const TALLEST = 720;
 const TOP = 4;
 const PLOT_NAMES = 190; // Width of the names of the layers.
 const AXIS = 26;
-const BANDS = [["0.05", "0.95", 0.18], ["0.25", "0.75", 0.38]];
+const BANDS = [["0.05", "0.95", "middle 90 %"], ["0.25", "0.75", "middle 50 %"]];
 // Colors from low to high that also differ in lightness (viridis), and around zero for differences.
 const RISING = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const AROUND = [[5, 80, 174], [130, 180, 230], [235, 235, 235], [240, 160, 110], [170, 50, 10]];
 
 // Returns { position(value) from 0 to 1, low, high } of a map; logarithmic if the values are positive and far apart.
-function scaleOf(rows, around, linear) {
+function scaleOf(rows, around, linear, range) {
   const values = rows.flat().filter(Number.isFinite);
   if (!values.length) return { low: 0, high: 0, log: false, position: () => 0 };
   if (around) {
@@ -24,8 +25,8 @@ function scaleOf(rows, around, linear) {
     return { low: -most, high: most, log: false, position: (value) => (value / most + 1) / 2 };
   }
   const positive = values.filter((value) => value > 0);
-  const low = values.reduce((least, value) => Math.min(least, value), Infinity);
-  const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
+  const low = values.reduce((least, value) => Math.min(least, value), range[0] ?? Infinity);
+  const high = values.reduce((most, value) => Math.max(most, value), range[1] ?? -Infinity);
   const least = positive.reduce((least, value) => Math.min(least, value), Infinity);
   if (!linear && low >= 0 && high > 20 * least) {
     const [from, span] = [Math.log(least), Math.log(high / least)];
@@ -42,12 +43,12 @@ export function color(position, around) {
 }
 
 // Draws a map, and returns { layerAt(y), columnAt(x) } for a pointer. `at` are the places of the columns on the axis.
-function drawMap(canvas, { layers, at, values }, /** @type {MapLook} */ look) {
-  const { around = false, linear = false, chosen, label } = look;
+export function drawMap(canvas, { layers, at, values }, /** @type {MapLook} */ look) {
+  const { around = false, linear = false, range = [], chosen, label } = look;
   const row = Math.max(3, Math.min(ROW, Math.floor(TALLEST / Math.max(1, layers.length))));
   const { context, width } = prepare(canvas, layers.length * row + AXIS);
   context.translate(0, TOP); // Half of a name, of rows that are lower than names.
-  const scale = scaleOf(values, around, linear);
+  const scale = scaleOf(values, around, linear, range);
   const image = new ImageData(Math.max(1, at.length), Math.max(1, layers.length));
   values.forEach((line, y) => line.forEach((value, x) => {
     if (Number.isFinite(value)) image.data.set([...color(scale.position(value), around), 255], 4 * (y * at.length + x));
@@ -86,41 +87,15 @@ export function axisOf(at, width) {
   return { edges: at.length ? bounds.map(pixel) : [], middle: (column) => pixel(at[column]), width };
 }
 
-// Draws the quantiles of a layer as bands around its median; of a head of attention, a line of one value.
-function drawBands(canvas, found, value, { at, label }) {
-  const { context, width, ink, accent } = prepare(canvas, 200);
-  const height = 200 - AXIS;
-  const lines = Object.keys(found.quantiles).length && found.quantiles["0.5"].some(Number.isFinite)
-    ? found.quantiles : { [value]: found.columns.map((item) => item[value]) };
-  const shown = lines === found.quantiles
-    ? BANDS.flatMap(([low, high]) => [...lines[low], ...lines[high]]) : Object.values(lines).flat();
-  const finite = shown.filter(Number.isFinite);
-  const [low, high] = [Math.min(...finite), Math.max(...finite)];
-  const x = axisOf(at, width);
-  const y = (value) => 6 + (1 - (value - low) / (high - low || 1)) * (height - 12);
-  const path = (values) =>
-    values.forEach((value, column) => Number.isFinite(value) && context.lineTo(x.middle(column), y(value)));
-  context.fillStyle = context.strokeStyle = accent;
-  if (lines === found.quantiles) {
-    for (const [from, to, alpha] of BANDS) {
-      context.globalAlpha = alpha;
-      context.beginPath();
-      path(lines[from]);
-      [...lines[to].keys()].reverse().forEach((column) =>
-        Number.isFinite(lines[to][column]) && context.lineTo(x.middle(column), y(lines[to][column])));
-      context.fill();
-    }
-    context.globalAlpha = 1;
-  }
-  for (const values of lines === found.quantiles ? [lines["0.5"]] : Object.values(lines)) {
-    context.beginPath();
-    path(values);
-    context.stroke();
-  }
-  context.fillStyle = ink;
-  for (const value of [low, high])
-    text(context, number(value, 4), PLOT_NAMES - 8 - context.measureText(number(value, 4)).width, y(value));
-  drawAxis(context, at, x, height, label);
+// The quantiles of a layer as lines of a chart: bands around its median; of a head of attention, a line of one value.
+function bandLines({ steps, times, quantiles, columns }, value) {
+  const lines = (low, middle, high) => steps.map((step, at) =>
+    [step, times[at], low[at], high[at], middle[at], 0, middle[at]]).filter(([, , , , last]) => Number.isFinite(last));
+  const median = quantiles["0.5"] ?? [];
+  if (median.some(Number.isFinite)) return BANDS.map(([low, high, label], index) =>
+    ({ label, index, points: lines(quantiles[low], median, quantiles[high]) }));
+  const values = columns.map((item) => item[value]);
+  return [{ label: value, index: 0, points: lines(values, values, values) }];
 }
 
 function prepare(canvas, height) {
@@ -187,8 +162,7 @@ export class Layers {
       onmousemove: (event) => this.#point(event) });
     this.reading = h("p.quiet", { role: "status" });
     this.legend = h("span.run-map-legend");
-    this.title = h("h3");
-    this.bands = h("canvas.run-map", { role: "img" });
+    this.bands = new Chart({ title: "", load: async () => this.lines ?? [] }, signal);
     this.layer = h("select", { onchange: () => this.#show(this.layer.value) });
     this.count = h("span.quiet");
     this.record = h("button.small", { hidden: true, onclick: () => this.#record() }, "Record 100 steps");
@@ -196,7 +170,7 @@ export class Layers {
       h("label", {}, "Layer", this.layer), this.legend, this.record);
     this.heads = h("canvas.run-map", { role: "img" });
     this.grid = h("div", { hidden: true }, h("h3", {}, "Heads at the last step"), this.heads);
-    this.one = h("div", { hidden: true }, this.title, this.bands);
+    this.one = h("div", { hidden: true }, this.bands.root);
     const body = [bar, h("div", {}, this.canvas), this.reading, this.grid, this.one];
     this.root = fold("Layers", { hidden: true, ontoggle: () => this.#load() }, [this.count], body);
     signal.addEventListener("abort", () => this.resize?.disconnect());
@@ -259,9 +233,11 @@ export class Layers {
   }
 
   async #render(found) {
-    options(this.kind, Object.keys(found.kinds), found.kind);
-    options(this.value, found.kinds[found.kind], found.value);
-    options(this.layer, ["", ...found.layers], found.layers.includes(this.chosen) ? this.chosen : "");
+    const titleOf = (name) => NAMES[name] ?? (name || "none");
+    fillSelect(this.kind, Object.keys(found.kinds), titleOf, found.kind);
+    fillSelect(this.value, found.kinds[found.kind], titleOf, found.value);
+    const chosen = found.layers.includes(this.chosen) ? this.chosen : "";
+    fillSelect(this.layer, ["", ...found.layers], titleOf, chosen);
     this.shownKind = found.kind;
     if (!this.others) await this.#loadOthers();
     this.around = Boolean(this.other.value);
@@ -345,20 +321,14 @@ export class Layers {
       const found = await getJson(`${runPath(this.id)}/layers/${encodeURIComponent(layer)}?${search}`, this.signal);
       const text = found.kind === "attention"
         ? this.#valueName() : `${found.kind}: median, and the middle 50 % and 90 %`;
-      setText(this.title, `${layer}, ${text}`);
-      this.bands.setAttribute("aria-label", this.title.textContent);
-      drawBands(this.bands, found, this.map.value, this.#axis(found));
+      setText(this.bands.heading, `${layer}, ${text}`);
+      this.lines = bandLines(found, this.map.value);
+      this.bands.set({ by: this.selection.by });
+      this.bands.reload();
     } catch (problem) {
-      if (!this.signal.aborted) setText(this.title, problem.message);
+      if (!this.signal.aborted) setText(this.bands.heading, problem.message);
     }
   }
-}
-
-function options(select, values, chosen) {
-  const current = [...select.options].map((item) => item.value);
-  if (current.join("\n") !== values.join("\n"))
-    select.replaceChildren(...values.map((value) => h("option", { value }, NAMES[value] ?? (value || "none"))));
-  select.value = chosen;
 }
 
 // Returns the last column of a map of heads, LAYER/HEAD, as a map of layers by heads.

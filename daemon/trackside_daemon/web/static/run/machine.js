@@ -4,7 +4,7 @@ import { MACHINE_MS, isDue } from "/static/polling.js";
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/interaction.js";
-import { h, setText } from "/static/dom.js";
+import { h, setText, ENDED } from "/static/dom.js";
 import { bytes, number, percent, real } from "/static/format.js";
 
 const unit = (name) => (value) => (real(value) === undefined ? "" : `${number(value, 4)} ${name}`);
@@ -20,7 +20,7 @@ const MEMORY = ["trackside_host_memory_bytes", "trackside_host_memory_available_
 const HOST = [
   { title: "Host CPU", keys: ["trackside_host_cpu_seconds_total"], format: (value) => percent(value), range: [0, 1],
     derive: cpuBusy },
-  { title: "Host memory used", keys: MEMORY, format: bytes, binary: true, range: [0], derive: memoryUsed },
+  { title: "Host memory used", keys: MEMORY, format: bytes, binary: true, range: [0], derive: memoryLines },
 ];
 
 export class Machine {
@@ -28,12 +28,13 @@ export class Machine {
     this.id = run.id;
     this.selection = selection;
     this.gpus = undefined;
+    this.ended = ENDED.has(run.state);
     this.loaded = performance.now();
     this.charts = [...GPU, ...HOST].map((item) => this.#chart(item, onZoom, signal));
     this.reset = zoomReset(() => this.#zoom(onZoom));
     this.name = h("h2", {}, "Machine");
     this.note = h("span.quiet", {}, "over time");
-    this.elsewhereText = h("p.quiet", { hidden: true });
+    this.elsewhereText = h("p.quiet");
     this.grid = h("div.charts", {}, this.charts.map((item) => item.root));
     this.root = h("details.run-section", { open: true }, h("summary", {}, this.name, this.note, this.reset.button),
       this.elsewhereText, this.grid);
@@ -54,6 +55,7 @@ export class Machine {
     if (runGpus.length) this.gpus = runGpus;
     this.#updateHeading(overview.host.name, run.attempt_list, overview.gpus.length);
     const live = overview.runs.some((item) => item.id === this.id);
+    for (const chart of this.charts.slice(0, GPU.length)) chart.root.hidden ||= live && !overview.gpus.length;
     if (!other && !(live && isDue(this.loaded, MACHINE_MS))) return;
     this.loaded = performance.now();
     for (const chart of this.charts) chart.refresh();
@@ -67,7 +69,6 @@ export class Machine {
     setText(this.note,
       other ? "" : ["over time", gpus > 0 && !this.gpus && "all GPUs of this machine"].filter(Boolean).join(" · "));
     setText(this.elsewhereText, other ? `The run is on ${attempt.host}, which this daemon does not monitor.` : "");
-    this.elsewhereText.hidden = !other;
     this.grid.hidden = Boolean(other);
   }
 
@@ -76,10 +77,14 @@ export class Machine {
     const load = async ({ from: begin, to: end, points, signal: chartSignal }) => {
       const search = query({ run: this.id, key: keys, by: "time", from: begin, to: end, points });
       const { series } = await getJson(`series?${search}`, chartSignal);
-      return derive ? derive(series) : this.#runGpus(series);
+      const lines = derive ? derive(series) : this.#runGpus(series);
+      chart.root.hidden = this.ended && !lines.length && begin === undefined; // Such as GPUs of a machine without any.
+      return lines;
     };
     const update = (begin, end) => this.#zoom(onZoom, begin, end);
-    return new Chart({ title, by: "time", from, to, load, onZoom: update, sync: "run-machine", ...settings }, signal);
+    const chart = new Chart({ title, by: "time", from, to, load, onZoom: update, sync: "run-machine", ...settings },
+      signal);
+    return chart;
   }
 
   // A zoom applies to the other charts of the page only if they have a time axis too.
@@ -127,11 +132,13 @@ export function cpuBusy(series) {
   return [{ label: "", index: 0, points }];
 }
 
-function memoryUsed(series) {
-  const total = series.find((item) => item.key === MEMORY[0])?.points ?? [];
-  const free = series.find((item) => item.key === MEMORY[1])?.points ?? [];
-  const memory = total.at(-1)?.[4];
-  if (memory === undefined) return [];
-  return [{ label: "", index: 0,
-    points: free.map(([step, time, min, max, last]) => [step, time, memory - max, memory - min, memory - last]) }];
+// Returns the used, cached and swapped memory.
+export function memoryLines(series) {
+  const of = (name) => series.find((item) => item.key.split("{")[0] === `trackside_host_${name}`)?.points ?? [];
+  const total = of("memory_bytes").at(-1)?.[4];
+  const used = of("memory_available_bytes").map(([, time, low, high, last, , mean = last]) =>
+    [0, time, total - high, total - low, total - last, 0, total - mean]);
+  const others = [["cached", of("memory_cached_bytes")], ["swap", of("swap_used_bytes")]];
+  return [["used", used], ...others].flatMap(([label, points], index) =>
+    (points.length ? [{ label, index, points }] : []));
 }

@@ -6,6 +6,8 @@ import { zoomReset } from "/static/charts/interaction.js";
 import { h, setText, syncRows, badge, ENDED, rerender, fold } from "/static/dom.js";
 import { bytes, number, percent, short, span, when } from "/static/format.js";
 import { ledger } from "/static/run/diagnosis.js";
+import { drawMap } from "/static/run/layers.js";
+import { phaseColor } from "/static/run/phases.js";
 import { scrollTable } from "/static/run/tables.js";
 
 const RELOAD_MS = 10_000;
@@ -13,9 +15,6 @@ const POINTS = 120;
 const HEADS = [["Rank"], ["State"], ["Step", "number"], ["Own time a step", "number"], ["× median", "number"],
   ["× its past", "number"], ["Wait a step", "number"], ["GPU"], ["Utilization", "number"], ["GPU memory", "number"]];
 
-const ROW_HEIGHT = 14;
-const MOST_HEIGHT = 420;
-const RED = 2; // Times the median rank that are fully red.
 const MODES = { own: "Own time", wait: "Wait for others" };
 
 export class Performance {
@@ -107,8 +106,8 @@ export class Performance {
   #chart({ title, lines, ...settings }, signal) {
     const load = async ({ from, to }) => {
       const found = await this.#load();
-      return lines(found).map(({ label, values }, index) =>
-        ({ label, index, points: toPoints(found.times, values, from, to) }));
+      return lines(found).map(({ label, values, color }, index) =>
+        ({ label, index: color ?? index, points: toPoints(found.times, values, from, to) }));
     };
     return new Chart({ title, by: "time", load, onZoom: (from, to) => this.#zoom(from, to), sync: "performance",
       range: [0], ...settings }, signal);
@@ -124,7 +123,8 @@ const CHARTS = [
   { title: "Samples per second", format: (value) => short(value),
     lines: (found) => [{ label: "samples/s", values: found.samples_per_second }] },
   { title: "Phases of a step", format: seconds, stacked: true,
-    lines: ({ phases }) => Object.entries(phases).map(([label, values]) => ({ label, values })) },
+    lines: ({ phases }) => Object.entries(phases).map(([label, values], index) =>
+      ({ label, values, color: phaseColor(label, index) })) },
   { title: "Data wait", format: percent,
     lines: ({ phases }) => ("data" in phases ? [{ label: "share of the step", values: shares(phases, "data") }] : []) },
   { title: "MFU", format: percent, lines: ({ mfu }) => (mfu.length ? [{ label: "MFU", values: mfu }] : []) },
@@ -161,13 +161,14 @@ function rankRow(first) {
   return row;
 }
 
-// A map of ranks over time: one row a rank, one column a part of the time. A straggler is a red row.
+const nameOf = (row) => `rank ${row.rank}`;
+
+// A map of ranks over time: one row a rank, one column a part of the time. A straggler is a bright row.
 class RankMap {
   constructor() {
     this.mode = "own";
-    this.canvas = h("canvas.rank-map", { tabindex: 0, role: "img", onmousemove: (event) => this.#hover(event),
+    this.canvas = h("canvas.run-map", { tabindex: 0, role: "img", onmousemove: (event) => this.#hover(event),
       onmouseleave: () => this.#describe(), onkeydown: (event) => this.#key(event) });
-    this.ranks = h("div.rank-labels", { "aria-hidden": "true" });
     this.text = h("p.quiet", { role: "status" });
     const buttons = Object.entries(MODES).map(([mode, name]) => {
       const button = h("button",
@@ -178,9 +179,8 @@ class RankMap {
     this.buttons = buttons;
     const head = h("div.tools", {}, h("h3", {}, "Ranks over time"),
       h("span.joined", { role: "group", "aria-label": "What the map shows" }, buttons));
-    const ends = h("div.rank-ends.quiet", {}, this.first = h("span"), this.last = h("span"));
-    this.root = h("figure.card.rank-figure", { hidden: true }, head,
-      h("div.rank-grid", {}, this.ranks, h("div", {}, this.canvas, ends)), this.text);
+    this.root = h("figure.card.rank-figure", { hidden: true }, head, h("div", {}, this.canvas), this.text);
+    new ResizeObserver(() => this.rows && this.#draw()).observe(this.root);
   }
 
   // Called with the performance of the run.
@@ -190,8 +190,6 @@ class RankMap {
     this.times = times;
     this.rows = ranks;
     this.slow = slow;
-    setText(this.first, when(times[0]));
-    setText(this.last, when(times.at(-1)));
     this.#draw();
     if (!this.canvas.matches(":hover, :focus")) this.#describe();
   }
@@ -203,23 +201,11 @@ class RankMap {
     this.#describe();
   }
 
-  // One pixel a cell; the style sheet enlarges the picture.
   #draw() {
-    const { rows, times, canvas, mode } = this;
-    [canvas.width, canvas.height] = [times.length, rows.length];
-    const height = Math.min(MOST_HEIGHT, Math.max(4, ROW_HEIGHT) * rows.length);
-    canvas.style.height = this.ranks.style.height = `${height}px`;
-    const every = Math.ceil(rows.length / (height / ROW_HEIGHT));
-    this.ranks.replaceChildren(...rows.filter((_, index) => index % every === 0)
-      .map((row) => h("span", {}, String(row.rank))));
-    const context = canvas.getContext("2d");
-    const image = context.createImageData(times.length, rows.length);
-    const largest = Math.max(1e-9, ...rows.flatMap((row) => row[mode].filter(Number.isFinite)));
-    times.forEach((_, column) => {
-      rows.forEach((row, line) =>
-        image.data.set(color(row[mode][column], row.ratio[column], mode, largest), 4 * (line * times.length + column)));
-    });
-    context.putImageData(image, 0, 0);
+    const own = this.mode === "own";
+    const values = this.rows.map((row) => (own ? row.ratio : row.wait));
+    this.drawn = drawMap(this.canvas, { layers: this.rows.map(nameOf), at: this.times, values },
+      { label: when, linear: true, range: own ? [1, this.slow] : [0, 0] });
   }
 
   #describe() {
@@ -235,9 +221,9 @@ class RankMap {
   }
 
   #hover(event) {
-    const { left, top, width, height } = this.canvas.getBoundingClientRect();
-    this.#cell(Math.floor(((event.clientX - left) / width) * this.times.length),
-      Math.floor(((event.clientY - top) / height) * this.rows.length));
+    const { left, top } = this.canvas.getBoundingClientRect();
+    const layer = this.drawn.layerAt(event.clientY - top);
+    this.#cell(this.drawn.columnAt(event.clientX - left) ?? 0, this.rows.findIndex((row) => nameOf(row) === layer));
   }
 
   #key(event) {
@@ -267,13 +253,4 @@ function latestRatio(row) {
 function slowSince({ ratio: all }, slow) {
   const normal = all.findLastIndex((ratio) => ratio !== null && ratio < slow);
   return all.findIndex((ratio, index) => index > normal && ratio !== null);
-}
-
-// Own time from quiet to red by the ratio to the median; waits from quiet to blue by their length.
-function color(value, ratio, mode, largest) {
-  if (!Number.isFinite(value)) return [128, 128, 128, 20];
-  const share = mode === "own" ? (ratio - 1) / (RED - 1) : value / largest;
-  const amount = Math.min(1, Math.max(0, share));
-  return mode === "own" ? [200 + 20 * amount, 190 - 160 * amount, 180 - 140 * amount, 60 + 195 * amount] : [60, 120,
-    220, 20 + 220 * amount];
 }

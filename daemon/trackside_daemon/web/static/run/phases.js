@@ -5,6 +5,10 @@ import { section } from "/static/run/tables.js";
 import { percent, span } from "/static/format.js";
 
 const COLORS = 8;
+const PHASES = ["data", "forward", "backward", "optimizer", "sync", "eval", "checkpoint", "other"];
+
+// The color of a phase is the same on all pages; that of another name is its place.
+export const phaseColor = (name, index) => (PHASES.includes(name) ? PHASES.indexOf(name) : index % COLORS);
 
 // Returns [phase, seconds] summed over some attempts, the longest first.
 export function totals(attempts) {
@@ -33,12 +37,12 @@ function phaseTable(byPhase) {
 export function timeTable(times, heading, about, total = times.reduce((sum, [, seconds]) => sum + seconds, 0)) {
   const texts = times.map(([name, seconds]) => `${name} ${percent(seconds / total)}`);
   const parts = times.map(([, seconds], index) => {
-    const part = h("span", { class: `run-phase phase-${index % COLORS}`, title: texts[index] });
+    const part = h("span", { class: `run-phase phase-${phaseColor(times[index][0], index)}`, title: texts[index] });
     part.style.flexGrow = seconds / total;
     return part;
   });
   const lines = times.map(([name, seconds], index) => {
-    const head = h("th.name", { scope: "row" }, h("span", { class: `run-key phase-${index % COLORS}` }), name);
+    const head = h("th.name", { scope: "row" }, h("span", { class: `run-key phase-${phaseColor(name, index)}` }), name);
     return h("tr", {}, head, h("td.number", {}, span(seconds)), h("td.number", {}, percent(seconds / total)));
   });
   const stack = h("div.run-stack", { role: "img", "aria-label": `${about}: ${texts.join(", ")}` }, parts);

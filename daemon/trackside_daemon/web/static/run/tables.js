@@ -1,8 +1,8 @@
 // Tables of a run: its keys, its configuration, its attempts.
 
 import { h, syncRows, setText, badge, rerender, fold, scrollable, table } from "/static/dom.js";
-import { isLoss } from "/static/run/keys.js";
-import { bytes, number, plural, short, span, when, plain } from "/static/format.js";
+import { isLoss, keyFilter } from "/static/run/keys.js";
+import { bytes, number, short, span, when, plain } from "/static/format.js";
 
 const MAX_ROWS = 300; // Use the filter to find others.
 
@@ -21,10 +21,10 @@ export class Metrics {
   update({ metrics, attempt_list: list }) {
     const { ranks, attempt, filter } = this.selection;
     const lowest = metrics.reduce((least, item) => Math.min(least, item.rank), Infinity);
-    const text = filter.toLowerCase();
+    const matches = keyFilter(filter);
     const isSelected = (item) =>
       (ranks !== "lowest" || item.rank === lowest) && (attempt === undefined || item.attempt === attempt);
-    const shown = metrics.filter((item) => isSelected(item) && item.key.toLowerCase().includes(text));
+    const shown = metrics.filter((item) => isSelected(item) && matches(item.key));
     const indexes = new Map([...metrics.keys()].reverse().map((index) => [metrics[index].key, index]));
     shown.sort((a, b) => Number(isLoss(b.key)) - Number(isLoss(a.key)) || indexes.get(a.key) - indexes.get(b.key) ||
       a.rank - b.rank);
@@ -140,21 +140,27 @@ function verdict({ text, cause, continues }) {
   return h("div.run-verdict", {}, mark, h("div.quiet", {}, text));
 }
 
+const FACTS = { command: "Command", git_commit: "Commit", host: "Host", world_size: "World size",
+  total_steps: "Total steps", framework: "Framework", python: "Python", platform: "Platform", job_id: "Job",
+  k8s_pod: "Pod", directory: "Directory" };
+
+// The facts of an attempt by name: code, machine, packages and environment.
+/** @returns {[string, any][]} */
+export function factsOf(attempt) {
+  const facts = Object.entries(FACTS).map(([name, title]) => [title, [attempt[name] ?? []].flat().join(" ")])
+    .filter(([, text]) => text);
+  const commit = facts.find(([title]) => title === "Commit");
+  if (commit) commit[1] = `${commit[1].slice(0, 10)}${attempt.git_dirty ? " + changes" : ""}`;
+  const named = (field, prefix) => Object.entries(attempt[field] ?? {}).map(([name, value]) => [prefix + name, value]);
+  return [...facts, ...flatten(attempt.hardware ?? {}), ...named("packages", "package "),
+    ...named("environ", "$")];
+}
+
 function process(item) {
-  const { hardware = {}, packages = {}, environ = {}, command = [] } = item;
-  const gpus = hardware.gpus ?? [];
-  const gpuModels = [...new Set(gpus)].map((name) => `${gpus.filter((each) => each === name).length} × ${name}`);
-  const facts = [
-    ["Command", command.join(" ")],
-    ["Directory", item.directory],
-    ["Python", [item.python, item.platform].filter(Boolean).join(", ")],
-    ["Hardware", [hardware.cpus && plural(hardware.cpus, "CPU"), ...gpuModels].filter(Boolean).join(", ")],
-    ["Environment", Object.entries(environ).map(([name, value]) => `${name}=${value}`).join(", ")],
-    ["Packages", Object.entries(packages).map(([name, version]) => `${name} ${version}`).join(", ")],
-  ].filter(([, text]) => text);
-  if (!facts.length) return "";
-  const list = h("dl.facts.run-process", {}, facts.map(([name, text]) => [h("dt", {}, name), h("dd.mono", {}, text)]));
-  return h("details", {}, h("summary", {}, "Command, packages"), list);
+  const all = [...flatten(item.config ?? {}), ...factsOf(item)];
+  const list = all.map(([name, value]) => [h("dt", {}, name), h("dd.mono", {}, plain(value))]);
+  if (!all.length) return "";
+  return h("details", {}, h("summary", {}, "Configuration, command, packages"), h("dl.facts.run-process", {}, list));
 }
 
 // A section of the page. `about(run)` returns its note, the content's data, and a function that makes the content.

@@ -12,8 +12,8 @@ const RANKS = { lowest: "Lowest rank", all: "All ranks as lines", band: "All ran
 
 // Returns the selection: { by, smooth, log, robust, ranks, attempt, filter, hide, from, to, root, zoom(from, to),
 // update(run), updateMarks(marks) }. `hide` are the kinds of marks that are not shown. `onChange` receives the settings
-// that changed.
-export function controls(address, run, onChange) {
+// that changed. `robust`: outliers are ignored unless the user wants them.
+export function controls(address, onChange, robust = false) {
   const read = (name) => address.query.get(name) ?? undefined;
   const numeric = (name) =>
     (Number.isFinite(Number.parseFloat(read(name))) ? Number.parseFloat(read(name)) : undefined);
@@ -21,7 +21,7 @@ export function controls(address, run, onChange) {
     by: axisOf(read("by")),
     smooth: readSmoothing(address.query),
     log: read("log") === "1",
-    robust: read("robust") === "1",
+    robust: (read("robust") ?? String(Number(robust))) === "1",
     ranks: oneOf(RANKS, read("ranks"), "lowest"),
     attempt: Number.isInteger(numeric("attempt")) ? numeric("attempt") : undefined,
     filter: read("filter") ?? "",
@@ -33,7 +33,7 @@ export function controls(address, run, onChange) {
     Object.assign(selection, changes);
     reset.hidden = selection.from === undefined && selection.to === undefined;
     onChange(changes);
-    address.set(toQuery(selection));
+    address.set(toQuery(selection, robust));
   };
   const reset = h("button.strong", { hidden: selection.from === undefined,
     onclick: () => set({ from: undefined, to: undefined }) }, "Reset zoom");
@@ -47,8 +47,9 @@ export function controls(address, run, onChange) {
   const boxes = [checkbox("log", "Log scale", selection, set), checkbox("robust", "Ignore outliers", selection, set)];
   const marks = markToggles(selection, set);
   selection.tools = h("span.joined-tools");
-  const all = [axis.root, smoothing.root, boxes, ranksLabel, attempt.root, marks.root, reset, selection.tools,
+  const all = [axis.root, smoothing.root, boxes, ranksLabel, attempt.root, reset, selection.tools,
     filterField(selection, set)];
+  selection.marks = marks.root;
   selection.root = h("div.tools.run-tools", { role: "group", "aria-label": "Chart settings" }, all);
   // Headings of sections stick below the toolbar, whose height depends on the width.
   const sized = new ResizeObserver(() =>
@@ -58,7 +59,7 @@ export function controls(address, run, onChange) {
   selection.update = (now) => {
     axis.update(now);
     smoothing.update(now.metrics.reduce((most, item) => Math.max(most, item.last_step ?? 0), 0));
-    ranksLabel.hidden = now.metrics.every((item) => item.rank === now.metrics[0].rank);
+    ranksLabel.hidden = new Set(now.metrics.map((item) => item.rank)).size < 2;
     attempt.update(now.attempt_list.map((item) => item.attempt));
   };
   selection.updateMarks = marks.update;
@@ -66,8 +67,8 @@ export function controls(address, run, onChange) {
 }
 
 function toQuery(/** @type {RunSelection} */ { by, smooth, log, robust, ranks, attempt, filter: text, hide, from,
-  to }) {
-  const flags = { log: log ? "1" : "", robust: robust ? "1" : "" };
+  to }, byDefault) {
+  const flags = { log: log ? "1" : "", robust: robust === byDefault ? "" : Number(robust) };
   return { by: by === "step" ? "" : by, ...smoothingQuery(smooth), ...flags, ranks: ranks === "lowest" ? "" : ranks,
     attempt, filter: text, hide, from, to };
 }
@@ -117,7 +118,7 @@ function filterField(selection, set) {
 
 const PREFIX = "workspace:";
 /** @type {Arrangement} */
-const EMPTY = { pinned: [], order: [], full: [], own: {}, columns: 0, closed: [], opened: [] };
+const EMPTY = { pinned: [], order: [], full: [], hidden: [], own: {}, columns: 0, closed: [], opened: [] };
 
 const NAMES = { 0: "Columns: auto", 2: "2 columns", 3: "3 columns", 4: "4 columns" };
 const SHOWN_MS = 2500; // The time that a button shows its result.
@@ -131,6 +132,7 @@ export class Workspace {
     this.pinned = kept.pinned;
     this.order = kept.order;
     this.full = kept.full;
+    this.hidden = kept.hidden;
     this.own = kept.own;
     this.columns = kept.columns;
     this.closed = kept.closed;
@@ -206,7 +208,7 @@ function parsed(text) {
   } catch {
     return {};
   }
-  const lists = ["pinned", "order", "full", "closed", "opened"].filter((name) =>
+  const lists = ["pinned", "order", "full", "hidden", "closed", "opened"].filter((name) =>
     Array.isArray(found[name]) && found[name].every((item) => typeof item === "string"));
   const result = Object.fromEntries(lists.map((name) => [name, found[name]]));
   if ([2, 3, 4].includes(found.columns)) result.columns = found.columns;
@@ -217,7 +219,7 @@ function parsed(text) {
 
 function ownSettings([key, own]) {
   if (!own || typeof own !== "object") return [];
-  const kinds = { log: "boolean", robust: "boolean", low: "number", high: "number" };
+  const kinds = { log: "boolean", robust: "boolean", second: "string", low: "number", high: "number" };
   return [[key, Object.fromEntries(Object.entries(own).filter(([name, value]) => typeof value === kinds[name]))]];
 }
 

@@ -1,11 +1,12 @@
 // The columns that a table of runs can have: facts of a run, its configuration, its results, and values of its keys.
 
-import { betterDirection } from "/static/compare/results.js";
+import { betterDirection } from "/static/run/keys.js";
 import { flatten } from "/static/run/tables.js";
 import { ENDED } from "/static/vocabulary.js";
 import { number, plural, real, span, when, plain } from "/static/format.js";
 
-const MOST_DEFAULT = 3; // Settings and results that are shown without a choice.
+const MOST_DEFAULT = 3; // Settings and results that are shown without a choice,
+const LEAST_SHARE = 0.1; // if at least this part of the runs has them: one benchmark changes no list.
 
 const FACTS = [
   { id: "name", title: "Run", width: 210, value: (run) => run.label },
@@ -54,7 +55,9 @@ export function allColumns(runs, keys) {
 
 // Returns the ids of the columns without a choice: the first results, and the settings in which the runs differ.
 export function defaultColumns(runs) {
-  const results = [...new Set(runs.flatMap((run) => [...run.results.keys()]))].slice(0, MOST_DEFAULT);
+  const isCommon = (name) => runs.filter((run) => run.results.has(name)).length >= LEAST_SHARE * runs.length;
+  const stated = [...new Set(runs.flatMap((run) => [...run.results.keys()]))];
+  const results = stated.filter(isCommon).slice(0, MOST_DEFAULT);
   const settings = [...new Set(runs.flatMap((run) => [...run.settings.keys()]))];
   const differing = settings.filter((name) =>
     new Set(runs.map((run) => JSON.stringify(run.settings.get(name))).filter(Boolean)).size > 1).slice(0, MOST_DEFAULT);

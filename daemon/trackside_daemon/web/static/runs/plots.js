@@ -39,8 +39,9 @@ export class Plots {
     if (this.root.hidden) return;
     this.chosen.result = this.results.includes(this.chosen.result) ? this.chosen.result : this.results[0];
     this.chosen.x = this.settings.includes(this.chosen.x) ? this.chosen.x : this.settings[0];
-    fill(this.result, this.results, this.chosen.result);
-    fill(this.x, this.settings, this.chosen.x);
+    const titleOf = (id) => columnOf(id).title;
+    fillSelect(this.result, this.results, titleOf, this.chosen.result);
+    fillSelect(this.x, this.settings, titleOf, this.chosen.x);
     this.#draw();
   }
 
@@ -64,11 +65,6 @@ export class Plots {
     setText(this.text, `${run.label}: ${axes.map((column) => `${column.title} ${text(column, column.value(run))}`)
       .join(", ")}`);
   }
-}
-
-function fill(select, ids, value) {
-  fillSelect(select, ids, (id) => columnOf(id).title);
-  select.value = value;
 }
 
 // Returns the place of a value from 0 to 1, and ticks [place, text]: of numbers on a linear or, over two decades, a log

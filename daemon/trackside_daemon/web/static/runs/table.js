@@ -1,9 +1,10 @@
 // A table of many runs: only the rows that are visible exist, so that thousands scroll smoothly.
 
-import { h, sparkline, badge } from "/static/dom.js";
-import { icon } from "/static/icons.js";
-import { columnOf, commonDecimals, isNumeric, summarized, text } from "/static/runs/columns.js";
-import { number, real, runAddress } from "/static/format.js";
+import { h, badge } from "/static/dom.js";
+import { dot } from "/static/picker.js";
+import { lossCurve } from "/static/runs/curves.js";
+import { commonDecimals, isNumeric, summarized, text } from "/static/runs/columns.js";
+import { real, runAddress } from "/static/format.js";
 
 const ROW_HEIGHT = 36;
 const EXTRA_ROWS = 12; // Beyond the visible ones.
@@ -11,11 +12,14 @@ const LEAST_WIDTH = 60;
 const CHOICE_WIDTH = 34;
 const SPREAD_WIDTH = 140; // Least width of a column of means and spreads.
 
+const controlsOf = (row) => [...row.querySelectorAll("a, button, input")];
+
 export class RunTable {
-  // `options`: `selection` has the boxes that select runs, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id,
-  // width)` and `curve(run)`, which returns a run's losses once they are loaded.
+  // `options`: `leads(run)` returns what stands in narrow cells before a run, without a run what stands in the head;
+  // `mark(column, run, cell)` completes a cell; `onSort(id)`, `onTag(tag)`, `onWidth(id, width)`, `onVisible(runs)`;
+  // `curve(run)` returns a run's losses once they are loaded.
   constructor(options) {
-    this.options = options;
+    this.options = { mark: () => {}, onVisible: () => {}, ...options };
     this.items = [];
     this.rows = new Map();
     this.open = new Set();
@@ -32,8 +36,8 @@ export class RunTable {
   }
 
   // Shows groups [label, runs], or one without a label, in some columns. `sort` is { id, descending }.
-  show(groups, ids, widths, sort) {
-    this.columns = ids.map(columnOf).filter(Boolean);
+  show(groups, columns, widths, sort) {
+    this.columns = columns;
     const all = groups.flatMap(([, runs]) => runs);
     this.numeric = new Map(this.columns.map((column) => [column.id, isNumeric(column, all)]));
     this.decimals = new Map(this.columns.map((column) => [column.id, commonDecimals(column, all)]));
@@ -48,28 +52,34 @@ export class RunTable {
       return [{ key: `group ${label}`, label, runs },
         ...(this.open.has(label) ? runs.map((run) => ({ key: run.id, run })) : [])];
     });
+    const focused = [...this.rows].find(([, row]) => row.contains(document.activeElement));
+    const place = focused ? controlsOf(focused[1]).indexOf(document.activeElement) : -1;
     for (const row of this.rows.values()) row.remove();
     this.rows.clear();
     this.table.setAttribute("aria-rowcount", String(this.items.length + 1));
     this.#draw();
+    if (focused && this.rows.has(focused[0]))
+      controlsOf(this.rows.get(focused[0]))[place]?.focus({ preventScroll: true });
   }
 
   #heads(widths, sort) {
     const hasSpreads = this.groups[0]?.[0] !== undefined;
-    const shown = JSON.stringify([this.columns.map((item) => item.id), widths, sort, [...this.numeric], hasSpreads]);
+    const shown = JSON.stringify([this.columns.map(({ id, width }) => [id, width]), widths, sort, [...this.numeric],
+      hasSpreads]);
     if (shown === this.shownHeads) return;
     this.shownHeads = shown;
     const width = (column) =>
       widths[column.id] ?? Math.max(column.width, hasSpreads && this.numeric.get(column.id) ? SPREAD_WIDTH : 0);
     const cols = this.columns.map(() => h("col"));
     cols.forEach((col, index) => { col.style.width = `${width(this.columns[index])}px`; });
-    const [first, last] = [h("col"), h("col")];
-    first.style.width = last.style.width = `${CHOICE_WIDTH}px`;
-    this.columnGroup.replaceChildren(first, last, ...cols);
-    this.table.style.width = `${2 * CHOICE_WIDTH + this.columns.reduce((sum, column) => sum + width(column), 0)}px`;
+    const leads = this.options.leads();
+    const first = leads.map(() => h("col"));
+    for (const col of first) col.style.width = `${CHOICE_WIDTH}px`;
+    this.columnGroup.replaceChildren(...first, ...cols);
+    const wide = this.columns.reduce((sum, column) => sum + width(column), leads.length * CHOICE_WIDTH);
+    this.table.style.width = `${wide}px`;
     const heads = this.columns.map((column, index) => this.#headCell(column, cols[index], sort));
-    this.head.replaceChildren(h("th.box", { scope: "col" }, this.options.selection.allBox()),
-      h("th", { scope: "col" }, h("span.unseen", {}, "Edit")), ...heads);
+    this.head.replaceChildren(...leads.map((lead) => h("th.box", { scope: "col" }, lead)), ...heads);
   }
 
   #headCell(column, col, sort) {
@@ -150,13 +160,13 @@ export class RunTable {
       const numeric = this.numeric.get(column.id);
       return h(numeric ? "td.number" : "td", {}, column.id === "curve" ? "" : summarized(column, runs, numeric));
     });
-    return h("tr.group", {}, h("td"), h("td"), h("th.name", { scope: "row" }, button), cells);
+    return h("tr.group", {}, this.options.leads().map(() => h("td")), h("th.name", { scope: "row" }, button), cells);
   }
 
   #runRow(run) {
     const cells = this.columns.map((column) => this.#cell(column, run));
-    const edit = icon("settings", `Edit ${run.label}`, () => this.options.onEdit(run));
-    const row = h("tr", {}, h("td.box", {}, this.options.selection.box(run)), h("td.box", {}, edit), cells);
+    cells.forEach((cell, index) => this.options.mark(this.columns[index], run, cell));
+    const row = h("tr", {}, this.options.leads(run).map((lead) => h("td.box", {}, lead)), cells);
     row.updateCurve = () => cells.find((cell) => cell.updateCurve)?.updateCurve();
     row.updateCurve();
     return row;
@@ -164,7 +174,8 @@ export class RunTable {
 
   #cell(column, run) {
     if (column.id === "name") return h("th.name",
-      { scope: "row" }, h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label),
+      { scope: "row" }, run.index === undefined ? "" : dot(run.index),
+      h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label),
       run.pinned ? h("span.quiet", { title: "The history limits do not delete this run" }, " · pinned") : "");
     if (column.id === "state") return h("td", { title: run.cause }, badge(run.state));
     if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag",
@@ -181,9 +192,7 @@ export class RunTable {
       const values = this.options.curve(run);
       if (!values || values === cell.shown) return;
       cell.shown = values;
-      const finite = values.filter(Number.isFinite);
-      cell.replaceChildren(finite.length < 2
-        ? "" : sparkline(values, `Loss from ${number(finite[0])} to ${number(finite.at(-1))}`, 120, 24));
+      cell.replaceChildren(lossCurve(values));
     };
     return cell;
   }

@@ -1,0 +1,175 @@
+"""Decide whether `trackside run` starts its command again, after how it has ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.model.text import duration, number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+KINDS = ("crash", "hang", "nan")
+
+RESTARTS = 5  # of a command, unless the flag says how many
+SAME = 3  # ends by the same cause at the same step after which the command is not started again
+PAUSES = (5.0, 20.0, 80.0)  # seconds before a restart; the next of them if the last one made no progress
+
+# Wrong usage and sysexits.h's EX_CONFIG mean that the next start ends in the same way; shells give the other two.
+FINAL_STATUSES = frozenset({2, 78, 126, 127})
+# Somebody has ended the command itself.
+FINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+
+
+def slurm_job(environ: Mapping[str, str]) -> str:
+    """Return the id of the Slurm job of this process.
+
+    Raises:
+        ValueError: It is in none.
+    """
+    if not environ.get("SLURM_JOB_ID"):
+        raise ValueError("--requeue: $SLURM_JOB_ID is not set, so this is no job of Slurm")
+    return environ["SLURM_JOB_ID"]
+
+
+def restarts(most: str, kinds: str, spent: int = 0) -> Restarts | None:
+    """Return what decides on restarts, from the values of the flags; None without the flag.
+
+    *spent* is the number of restarts before this process.
+
+    Raises:
+        ValueError: A value is none.
+    """
+    if not most:
+        return None
+    if most != "--" and not (most.isdecimal() and int(most) > 0):
+        raise ValueError(
+            f"--restart {most}: a number from 1 on is expected; without one, put --restart right before --"
+        )
+    words = [word.strip() for word in kinds.split(",")]
+    if unknown := next((word for word in words if word not in KINDS), None):
+        raise ValueError(f"--restart.on {unknown}: give {', '.join(KINDS)}, with commas between them")
+    return Restarts(RESTARTS if most == "--" else int(most), frozenset(words), spent)
+
+
+class CommandStart(NamedTuple):
+    """A start of the command.
+
+    Attributes:
+        command: The program and its arguments.
+        environ: Variables that are added to this process's environment.
+    """
+
+    command: Sequence[str]
+    environ: Mapping[str, str]
+
+    def again(self, arguments: Sequence[str], checkpoint: str) -> CommandStart:
+        """Return this start with arguments for restarts, to go on from a checkpoint; empty for none.
+
+        ``{checkpoint}`` is replaced in the arguments. Without a checkpoint they are left out, if they ask for one.
+        """
+        if not checkpoint and any("{checkpoint}" in word for word in arguments):
+            arguments = ()
+        words = [word.replace("{checkpoint}", checkpoint) for word in arguments]
+        resume = {"TRACKSIDE_RESUME": checkpoint} if checkpoint else {}
+        return CommandStart([*self.command, *words], {**self.environ, **resume})
+
+
+class CommandEnd(NamedTuple):
+    """An end of a start of the command.
+
+    Attributes:
+        kind: What happened; a hang and a NaN were ended by `trackside run`.
+        status: The exit status, as in shells.
+        cause: What its run died of, or the verdict on it; empty if unknown.
+        step: The last step of its run; None before the first.
+        at: When, in monotonic seconds.
+    """
+
+    kind: str
+    status: int
+    cause: str = ""
+    step: int | None = None
+    at: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The end in words: ``KeyError: 'lost', at step 170``."""
+        what = self.cause or (f"exit status {self.status}" if self.kind == "crash" else self.kind)
+        return what if self.step is None else f"{what}, at step {number(self.step)}"
+
+
+class RestartDecision(NamedTuple):
+    """The consequence of an end.
+
+    Attributes:
+        pause: Seconds until the next start; None for no restart.
+        reason: Why there is none, in words; empty if that needs no word.
+    """
+
+    pause: float | None = None
+    reason: str = ""
+
+
+class Restarts:
+    """Counts the ends of a command.
+
+    Args:
+        most: Most restarts. One that makes no progress beyond the start before counts twice.
+        kinds: What is answered by a restart.
+        spent: Restarts that count already.
+
+    Attributes:
+        ends: Those that a restart followed.
+    """
+
+    def __init__(self, most: int, kinds: frozenset[str], spent: int = 0) -> None:
+        self.ends: list[CommandEnd] = []
+        self.most, self.kinds = most, kinds
+        self._spent, self._without_progress = spent, 0
+        self._reached: int | None = None
+        self._same: Counter[tuple[str, str, int | None]] = Counter()
+
+    def after(self, end: CommandEnd) -> RestartDecision:
+        """Return whether and when the command starts again."""
+        if end.kind not in self.kinds or not end.status:
+            return RestartDecision()
+        if end.kind == "crash" and end.status in FINAL_STATUSES:
+            return RestartDecision(
+                reason=f"not restarted: exit status {end.status} says that the next start ends in the same way"
+            )
+        if end.kind == "crash" and end.status - 128 in FINAL_SIGNALS:
+            name = signal.Signals(end.status - 128).name
+            return RestartDecision(reason=f"not restarted: somebody ended the command by {name}")
+        # Numbers in a cause, such as ports and addresses, differ.
+        same = (end.kind, re.sub(r"\d+", "0", end.cause) or str(end.status), end.step)
+        self._same[same] += 1
+        if self._same[same] >= SAME:
+            what = "stood still" if end.kind == "hang" else "ended"
+            return RestartDecision(
+                reason=f"not restarted: it has {what} {self._same[same]} times in the same way: {end.text}"
+            )
+        progress = end.step is not None and (self._reached is None or end.step > self._reached)
+        self._without_progress = 0 if progress or not self.ends else self._without_progress + 1
+        self._reached = end.step if progress else self._reached
+        self._spent += 2 if self._without_progress else 1
+        if self._spent > self.most:
+            text = "1 restart is" if self.most == 1 else f"all {self.most} restarts are"
+            return RestartDecision(reason=f"not restarted: {text} used up; one without progress counts twice")
+        self.ends.append(end)
+        return RestartDecision(PAUSES[min(self._without_progress, len(PAUSES) - 1)])
+
+    def line(self, now: float) -> str:
+        """Return a sentence on all restarts, *now* in monotonic seconds; empty if there was none."""
+        if not self.ends:
+            return ""
+        times = "once" if len(self.ends) == 1 else f"{len(self.ends)} times"
+        what = ", ".join(
+            end.kind if end.step is None else f"{end.kind} at step {number(end.step)}" for end in self.ends
+        )
+        passed = duration(now - self.ends[0].at)
+        without = f"have stood still for {passed}" if self.ends[0].kind == "hang" else f"have ended {passed} ago"
+        return f"restarted {times}: {what}; without --restart it would {without}"

@@ -1,0 +1,207 @@
+"""Watch the runs of a command for what `trackside run` ends it for: a proven hang, a NaN that stays, a chosen alert."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.captures.hang.verdict import hanging
+from trackside_daemon.cli.sources.source import SourceError
+from trackside_daemon.linux.job_processes import activity, busy, paused, with_children
+from trackside_daemon.model.text import duration, matches_wildcards, seconds
+from trackside_daemon.model.troubles import DETECTED
+from trackside_daemon.questions import table as questions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    import psutil
+
+    from trackside_daemon.cli.sources.source import Source
+    from trackside_daemon.linux.job_processes import JobProcesses
+
+POLL_SECONDS = 2.0
+STILL_SECONDS = 5.0  # for which no process may do anything before a run that stands still is ended
+AWAY_SECONDS = 15.0  # between two answers, from which on what the daemon says of the time between proves nothing
+NAN_SECONDS = 30.0  # for which a value has to be NaN
+DEBUGGERS = ("pdb.py", "bdb.py", "debugpy", "pydevd", "code.py")  # parts of the paths of their frames
+
+
+class CommandTrouble(NamedTuple):
+    """Why a command has to end.
+
+    Attributes:
+        kind: What happened; ``stop`` for an alert of ``--stop-on``.
+        run: Id of the run.
+        text: What happened, in words.
+        line: The same for people, with more.
+        step: The first step that is in doubt; None if only the time is.
+    """
+
+    kind: str
+    run: str
+    text: str
+    line: str
+    step: int | None = None
+
+
+class StopOn(NamedTuple):
+    """An alert that ends the command.
+
+    Attributes:
+        alert: Its name; * matches any text.
+        seconds: How long it has to fire.
+    """
+
+    alert: str
+    seconds: float
+
+
+def stop_alerts(text: str) -> list[StopOn]:
+    """Return the alerts of ``NonFinite,LossDiverging:10m``.
+
+    Raises:
+        ValueError: One is unknown, or what follows it is no duration.
+    """
+    found = []
+    for word in filter(None, map(str.strip, text.split(","))):
+        name, _, length = word.partition(":")
+        if not any(matches_wildcards(one, name) for one in DETECTED):
+            raise ValueError(f"--stop-on {word}: there is no alert {name}; docs/alerts.md lists them")
+        try:
+            found.append(StopOn(name, float(str(seconds(length))) if length else 0.0))
+        except ValueError:
+            raise ValueError(f"--stop-on {word}: {length!r} is not a duration, such as 90s or 10m") from None
+    return found
+
+
+class EndConditions(NamedTuple):
+    """Conditions that end a command.
+
+    Attributes:
+        kinds: ``hang`` and ``nan``, or one of them.
+        stop_on: Alerts.
+    """
+
+    kinds: Collection[str] = ()
+    stop_on: Sequence[StopOn] = ()
+
+
+class TroubleWatch:
+    """A thread that asks the daemon about the runs of a command, until one is in trouble.
+
+    Args:
+        source: The API of a live daemon.
+        launch: Value of ``$TRACKSIDE_LAUNCH`` in the command's processes.
+        processes: They.
+        wanted: What counts as a trouble.
+        found: Called once, in the thread, with the trouble.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        launch: str,
+        processes: JobProcesses,
+        wanted: EndConditions,
+        found: Callable[[CommandTrouble], None],
+    ) -> None:
+        self._source, self._launch, self._processes = source, launch, processes
+        self._wanted, self._found = wanted, found
+        self._began = time.time()
+        self._known_since = self._asked = time.time()  # the daemon has answered all the time since
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="trackside-troubles", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(POLL_SECONDS):
+            try:
+                trouble = self._poll()
+            except (SourceError, OSError):  # the daemon is away; what it knows then proves nothing
+                continue
+            if trouble is not None:
+                self._found(trouble)
+                return
+
+    def _poll(self) -> CommandTrouble | None:
+        runs = self._source.ask(questions.Runs(launch=self._launch))["runs"]
+        now = time.time()
+        if now - self._asked > AWAY_SECONDS:  # it was away, or this machine was asleep
+            self._known_since = now
+        self._asked = now
+        for run in runs:
+            if run["ended"] is not None:
+                continue
+            for alert in self._source.ask(questions.Alerts(run=run["id"], firing=True))["alerts"]:
+                if alert["started"] >= self._began and (trouble := self._judge(run, alert, now)) is not None:
+                    return trouble
+        return None
+
+    def _judge(self, run: Mapping[str, Any], alert: Mapping[str, Any], now: float) -> CommandTrouble | None:
+        name, fires = alert["alert"], now - alert["started"]
+        for stop in self._wanted.stop_on:
+            if matches_wildcards(name, stop.alert) and fires >= stop.seconds:
+                line = f"--stop-on {name}, which has fired for {duration(fires)}: {alert['summary']}"
+                return CommandTrouble("stop", run["id"], name, line)
+        if name == "TrainingStalled" and "hang" in self._wanted.kinds and alert["started"] >= self._known_since:
+            line = hanging(alert)
+            if line and self._is_proven(alert["evidence"]) and self._still_fires(run, alert):
+                text = str(alert["evidence"]["hang"]["text"]).rstrip(".")
+                return CommandTrouble("hang", run["id"], text[:1].lower() + text[1:], line.rstrip("."))
+        if (
+            name == "NonFinite"
+            and "nan" in self._wanted.kinds
+            and alert["severity"] == "critical"
+            and fires >= NAN_SECONDS
+        ):
+            return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], alert["evidence"].get("step"))
+        return None
+
+    def _still_fires(self, run: Mapping[str, Any], alert: Mapping[str, Any]) -> bool:
+        firing = self._source.ask(questions.Alerts(run=run["id"], firing=True, evidence=False))["alerts"]
+        return any(one["id"] == alert["id"] for one in firing)
+
+    def _is_proven(self, evidence: Mapping[str, Any]) -> bool:
+        """Return whether no rank can go on: none does anything, except for those that wait in a collective.
+
+        A rank that waits may use a whole core, as NCCL does. A rank that others wait for, and that computes, reads or
+        writes, will go on.
+        """
+        hang = evidence["hang"]
+        pids = {int(rank): pid for rank, pid in hang.get("pids", {}).items()}
+        ours = {one.pid: one for one in self._processes.find()}
+        ranks = {rank: ours[pid] for rank, pid in pids.items() if pid in ours}
+        known = set(hang["ranks"]) | set(hang["waiting"]) | {int(rank) for rank in hang["places"]}
+        ended = hang["kind"] == "ended"
+        if not ranks or (known - ranks.keys() and not ended) or hang["unseen"] or _is_debugged(evidence):
+            return False
+        held = [one for rank, one in ranks.items() if rank not in hang["waiting"]]
+        watched = with_children(held)
+        if any(map(paused, with_children(list(ranks.values())).values())):
+            return False
+        before = {pid: activity(one) for pid, one in watched.items()}
+        if self._stopping.wait(STILL_SECONDS):
+            return False
+        after: dict[int, psutil.Process] = with_children(held)
+        return not any(
+            busy(before.get(pid), activity(after[pid]) if pid in after else None, STILL_SECONDS)
+            for pid in before.keys() | after.keys()
+        )
+
+
+def _is_debugged(evidence: Mapping[str, Any]) -> bool:
+    """Return whether a main thread is in a debugger of Python's, whose user thinks."""
+    return any(
+        part in frame
+        for stack in evidence.get("stacks", ())
+        for thread in stack.get("threads", ())
+        for frame in thread.get("frames", ())
+        for part in DEBUGGERS
+    )

@@ -1,0 +1,117 @@
+"""The processes of a command with all that it has started, on this machine: whether they do anything, and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+CPU_SHARE = 0.05  # of a core, from which on a process is busy; the threads of the client need a hundredth of it
+IO_BYTES = 64 * 1024  # read and written within one look at it, from which on a process is busy
+
+
+class Activity(NamedTuple):
+    """Resources that a process has used until now.
+
+    Attributes:
+        cpu: CPU seconds, in user and kernel mode.
+        io: Bytes read and written, of /proc/PID/io; 0 if it may not be read.
+    """
+
+    cpu: float
+    io: int
+
+
+class JobProcesses:
+    """The processes of a command: its descendants, and what has its launch in its environment.
+
+    A process whose parent has ended is no descendant any more, and one that sets its title may have overwritten its
+    environment.
+
+    Args:
+        root: Process id of the command.
+        launch: Value of ``$TRACKSIDE_LAUNCH`` in its environment.
+        others: Process ids that are none of its processes, whatever their environment.
+    """
+
+    def __init__(self, root: int, launch: str, others: Collection[int] = ()) -> None:
+        self._root, self._launch = root, launch
+        self._others = frozenset({*others, os.getpid()})
+
+    def find(self) -> list[psutil.Process]:
+        """Return them, without zombies."""
+        found: dict[int, psutil.Process] = {}
+        with suppress(psutil.Error):
+            root = psutil.Process(self._root)
+            found = {one.pid: one for one in (root, *root.children(recursive=True))}
+        for one in psutil.process_iter():
+            with suppress(psutil.Error, OSError):  # it has ended, or is another user's
+                if one.pid not in found and one.environ().get("TRACKSIDE_LAUNCH") == self._launch:
+                    found[one.pid] = one
+        return [one for one in found.values() if one.pid not in self._others and _lives(one)]
+
+    def send(self, number: int) -> None:
+        """Send all of them a signal."""
+        for one in self.find():
+            with suppress(psutil.Error):
+                one.send_signal(number)
+
+    def end(self, seconds: float) -> None:
+        """End those that are left: they may hold GPU memory, ports and files. After so many seconds they are killed."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not (left := self.find()):
+                return
+            self.send(number)
+            psutil.wait_procs(left, timeout=seconds)
+
+
+def paused(process: psutil.Process) -> str:
+    """Return why a process stands still that somebody has stopped; empty if nobody has."""
+    with suppress(psutil.Error, OSError):
+        lines = Path(f"/proc/{process.pid}/status").read_text(errors="replace").splitlines()
+        if any(line.startswith("TracerPid:") and int(line.split()[1]) for line in lines):
+            return "a debugger is attached"
+        if process.status() == psutil.STATUS_STOPPED:
+            return "it is stopped by a signal"
+    return ""
+
+
+def with_children(processes: Collection[psutil.Process]) -> dict[int, psutil.Process]:
+    """Return processes and their descendants, by process id."""
+    found = {one.pid: one for one in processes}
+    for one in processes:
+        with suppress(psutil.Error):
+            found |= {child.pid: child for child in one.children(recursive=True)}
+    return found
+
+
+def activity(process: psutil.Process) -> Activity | None:
+    """Return what a process has used; None if it has ended."""
+    try:
+        cpu = process.cpu_times()
+        with suppress(psutil.Error, OSError):
+            io = process.io_counters()
+            return Activity(cpu.user + cpu.system, io.read_chars + io.write_chars)
+        return Activity(cpu.user + cpu.system, 0)
+    except psutil.Error:
+        return None
+
+
+def busy(before: Activity | None, after: Activity | None, seconds: float) -> bool:
+    """Return whether a process has done something within so many seconds; one that has begun or ended has."""
+    if before is None or after is None:
+        return before is not after
+    return after.cpu - before.cpu >= CPU_SHARE * seconds or after.io - before.io >= IO_BYTES
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

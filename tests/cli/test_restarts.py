@@ -1,0 +1,103 @@
+"""Decisions of `trackside run --restart` on ends of its command."""
+
+from __future__ import annotations
+
+import pytest
+
+from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, restarts
+from trackside_daemon.cli.run.trouble_watch import StopOn, stop_alerts
+
+ALL = frozenset({"crash", "hang", "nan"})
+
+
+def crash(step: int | None, cause: str = "KeyError: 'x'", status: int = 1) -> CommandEnd:
+    return CommandEnd("crash", status, cause, step)
+
+
+def test_pauses_grow_only_without_progress() -> None:
+    decisions = Restarts(9, ALL)
+    causes = iter("abcdefgh")
+    pauses = [decisions.after(crash(step, next(causes))).pause for step in (10, 20, 20, 15, 30)]
+    assert pauses == [5.0, 5.0, 20.0, 80.0, 5.0]
+
+
+def test_a_restart_without_progress_counts_twice() -> None:
+    decisions = Restarts(4, ALL)
+    assert [decisions.after(crash(10, cause)).pause is None for cause in "abc"] == [False, False, True]
+    assert "all 4 restarts are used up" in decisions.after(crash(10, "d")).reason
+
+
+@pytest.mark.parametrize(
+    ("causes", "restarted"),
+    [
+        (["KeyError: 'x'"] * 3, [True, True, False]),
+        ([f"closed by peer [127.0.0.1]:{port}" for port in (1, 22, 333)], [True, True, False]),
+        (["KeyError: 'x'", "KeyError: 'y'", "KeyError: 'z'"], [True, True, True]),
+    ],
+)
+def test_the_third_end_by_the_same_cause_at_the_same_step_is_the_last(causes: list[str], restarted: list[bool]) -> None:
+    decisions = Restarts(20, ALL)
+    found = [decisions.after(crash(1200, cause)) for cause in causes]
+    assert [one.pause is not None for one in found] == restarted
+    if not all(restarted):
+        assert found[-1].reason == f"not restarted: it has ended 3 times in the same way: {causes[-1]}, at step 1,200"
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (crash(1, status=0), ""),
+        (crash(1, status=2), "exit status 2"),
+        (crash(1, status=78), "exit status 78"),
+        (crash(1, status=130), "SIGINT"),
+        (crash(1, status=143), "SIGTERM"),
+        (CommandEnd("nan", 1, "", 3), ""),
+    ],
+)
+def test_these_ends_are_final(end: CommandEnd, reason: str) -> None:
+    decision = Restarts(5, frozenset({"crash", "hang"})).after(end)
+    assert decision.pause is None
+    assert reason in decision.reason
+
+
+def test_a_killed_command_is_restarted() -> None:
+    assert Restarts(1, ALL).after(crash(1, "SIGKILL", 137)).pause == 5.0
+
+
+def test_the_line_has_what_a_night_without_restarts_costs() -> None:
+    decisions = Restarts(5, ALL)
+    assert decisions.line(0.0) == ""
+    decisions.after(CommandEnd("hang", 143, "rank 1 is at train.py:3", 1200, at=100.0))
+    decisions.after(crash(1300, status=1)._replace(at=200.0))
+    expected = "restarted 2 times: hang at step 1,200, crash at step 1,300; without --restart it would have stood still for 2 h"
+    assert decisions.line(7300.0) == expected
+
+
+def test_arguments_for_restarts_get_the_checkpoint() -> None:
+    first = CommandStart(["python", "train.py"], {"A": "1"})
+    again = first.again(["--resume", "{checkpoint}/model"], "/data/step 5")
+    assert again.command == ["python", "train.py", "--resume", "/data/step 5/model"]
+    assert again.environ == {"A": "1", "TRACKSIDE_RESUME": "/data/step 5"}
+    assert first.again(["--resume", "{checkpoint}"], "") == CommandStart(["python", "train.py"], {"A": "1"})
+    assert first.again(["--resume", "auto"], "").command == ["python", "train.py", "--resume", "auto"]
+
+
+def test_flags_become_restarts() -> None:
+    assert restarts("", "crash") is None
+    found = restarts("--", "crash, nan")
+    assert found is not None
+    assert (found.most, found.kinds) == (5, frozenset({"crash", "nan"}))
+    for most, kinds, named in (
+        ("0", "crash", "--restart 0"),
+        ("x", "crash", "--restart x"),
+        ("3", "oom", "--restart.on oom"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            restarts(most, kinds)
+
+
+def test_alerts_that_end_a_command() -> None:
+    assert stop_alerts("NonFinite, LossDiverging:10m") == [StopOn("NonFinite", 0.0), StopOn("LossDiverging", 600.0)]
+    for text, named in (("NonFinit", "there is no alert NonFinit"), ("NonFinite:soon", "'soon' is not a duration")):
+        with pytest.raises(ValueError, match=named):
+            stop_alerts(text)
