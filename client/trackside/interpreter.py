@@ -42,17 +42,23 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _write_stacks_on_signal() -> None:
-    """Let the parent of this process, which was just forked, read its stacks, also while it holds the GIL or is in a deadlock."""
+_writes = 0  # the process that writes its stacks
+
+
+def write_stacks_on_signal() -> None:
+    """Let the parent of this process, which has just begun, read its stacks, also while it holds the GIL or is in a deadlock."""
+    global _writes  # noqa: PLW0603
     # Without room for a file, or a kernel that has such files, there are no stacks.
     with suppress(Exception):
-        if sys.platform == "linux" and signal.getsignal(STACKS_SIGNAL) is signal.SIG_DFL:
+        is_new = _writes != os.getpid() and signal.getsignal(STACKS_SIGNAL) is signal.SIG_DFL
+        if sys.platform == "linux" and is_new:
             import faulthandler  # it is built in
             import fcntl
 
             file = os.memfd_create(STACKS_FILE.format(os.getpid()))
             fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
             faulthandler.register(STACKS_SIGNAL, file)
+            _writes = os.getpid()
 
 
-os.register_at_fork(after_in_child=_write_stacks_on_signal)
+os.register_at_fork(after_in_child=write_stacks_on_signal)

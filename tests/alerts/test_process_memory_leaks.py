@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 
 from alerts.ticking import EPOCH, sample
 
-from trackside_daemon.alerts.process_memory_leaks import FORGET_SECONDS, ProcessLeaks
+from trackside_daemon.alerts.process_memory_leaks import FORGET_SECONDS, ProcessLeaks, RankLabels, Rows, _rooms
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
@@ -73,7 +74,7 @@ def test_ranks_that_leak_together_are_one_alert_that_names_the_first() -> None:
     assert (alert, over) == ("HostMemoryLeak", False)
     assert summary.startswith("rank 0 of r: memory has grown steadily since step")
     assert "GiB an hour" in summary
-    assert "until its limit of" in summary
+    assert "until no memory is left" in summary
 
 
 def test_workers_count_as_their_rank() -> None:
@@ -123,3 +124,20 @@ def test_a_process_that_starts_again_is_compared_with_itself() -> None:
     node.process = "7"
     assert [one[:2] for one in node.run(0.4, own_0=0.0)] == [("HostMemoryLeak", True)]
     assert [one[:2] for one in node.run(2, own_0=2 * GIB)] == [("HostMemoryLeak", False)]
+
+
+def test_the_free_memory_is_what_the_machine_and_the_cgroup_s_limit_leave_each_rank() -> None:
+    ranks = [RankLabels("r", "id", rank, "/job") for rank in "01"]
+    limit: Rows = {("/job",): 20 * GIB}
+    used: Rows = {("/job",): 12 * GIB}
+    assert _rooms(ranks, 100 * GIB, limit, used) == {"/job": 4 * GIB}
+    assert _rooms(ranks, 6 * GIB, limit, used) == {"/job": 3 * GIB}
+    assert _rooms(ranks, 100 * GIB, {}, {}) == {"/job": 50 * GIB}
+
+
+def test_the_time_left_is_that_of_the_memory_that_is_free_now() -> None:
+    node = Node(room=100 * GIB)
+    assert node.run(0.2, own_0=2 * GIB) == []
+    node.room = 2 * GIB
+    ((_, _, summary),) = node.run(2, own_0=2 * GIB)
+    assert re.search(r"GiB an hour: \d+ min.* until no memory is left$", summary), summary

@@ -20,6 +20,7 @@ import trackside
 from trackside.auto import pytorch, training
 from trackside.auto.hooks import hooks
 from trackside.auto.method_wrapping import replace_methods
+from trackside.auto.run import Direct
 from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 from trackside.pytorch.overhead_budget import StepSampler
 from trackside.row_queue import RowQueue
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 
 class Found:
-    """In place of the process's run: the values of each step, of this run and those before."""
+    """In place of the process's run and its rows: the values of each step, of this run and those before."""
+
+    step = 0
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
@@ -50,6 +53,17 @@ class Found:
     @property
     def has_steps(self) -> bool:
         return bool(self.steps)
+
+    @property
+    def direct(self) -> Direct | None:
+        queue: Any = SimpleNamespace(is_open=True, is_led=False)
+        return Direct(self, tuple(self.steps[-1]), queue, SimpleNamespace(queue=queue)) if self.steps else None  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return 0
+
+    def append(self, row: tuple[int, int, dict[str, Any]]) -> None:
+        self.steps.append(row[2])
 
     def begin_next(self) -> bool:
         self.ended.append(self.steps)

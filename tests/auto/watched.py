@@ -12,7 +12,7 @@ import sys
 from typing import NoReturn
 
 import trackside
-from trackside.auto import method_wrapping, pytorch
+from trackside.auto import method_wrapping, pytorch, training
 from trackside.auto.hooks import LibraryHook
 from trackside.auto.startup.trackside_imports import watch
 from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
@@ -36,7 +36,7 @@ class BrokenHook(LibraryHook):
 
 if __name__ == "__main__":
     if os.environ.get("BROKEN"):
-        for module in (method_wrapping, pytorch):
+        for module in (method_wrapping, pytorch, training):
             vars(module)["LibraryHook"] = BrokenHook
     watch(PATCHED_METHODS)
     left = sys.argv[1:]

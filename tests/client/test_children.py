@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from processes import DEADLINE, eventually
 from trackside.captures.answers import ANSWERS
 from trackside.captures.children import child_processes, parsed
 from trackside.captures.flight_recorder import flight
+from trackside.totals.loader_workers import TimedWorker
 from trackside.wire import Stacks
 
 if TYPE_CHECKING:
@@ -53,12 +55,12 @@ def forked() -> Iterator[Callable[[Callable[[], None]], int]]:
         one.join(DEADLINE)
 
 
-def of(pid: int) -> Child:
-    """Return what is known of a child, once it has begun its function."""
+def of(pid: int, file: str = "test_children.py") -> Child:
+    """Return what is known of a child, once it has begun its function, which is in a *file*."""
 
     def found() -> list[Child]:
         children = [one for one in child_processes() if one.pid == pid]
-        return [one for one in children if "test_children.py" in "".join(one.threads.get("MainThread 0", [])[-1:])]
+        return [one for one in children if file in "".join(one.threads.get("MainThread 0", [])[-1:])]
 
     return eventually(found)[0]
 
@@ -74,6 +76,17 @@ def test_a_child_in_a_deadlock_and_one_that_computes_have_their_stacks(forked: C
     names = [name for name in answer.threads if str(waits.pid) in name]
     assert names == [f"{waits.name} {waits.pid} MainThread 0"]
     assert {one.pid for one in flight().children} >= {waits.pid, busy.pid}
+
+
+def test_a_worker_that_was_spawned_has_them_too_if_it_is_timed() -> None:
+    wait = TimedWorker(time.sleep, 0, -1, 0)
+    worker = multiprocessing.get_context("spawn").Process(target=wait, args=(2 * DEADLINE,), daemon=True)
+    worker.start()
+    try:
+        assert of(worker.pid or 0, "loader_workers.py").threads["MainThread 0"][-1].endswith(" __call__")
+    finally:
+        worker.kill()
+        worker.join(DEADLINE)
 
 
 def test_one_that_was_killed_differs_from_one_that_is_stopped(forked: Callable[..., int]) -> None:

@@ -250,9 +250,19 @@ def test_a_hello_carries_the_room_and_later_messages_carry_it_too(shm: Shm) -> N
 def test_an_exception_that_a_full_shm_has_caused_is_explained(
     shm: Shm, error: BaseException | None, *, words: bool
 ) -> None:
-    assert exit_status.shortage(error) == ("/dev/shm is full (size 0.9766 MiB)" if words else "")
+    assert exit_status.known_reason(error) == ("/dev/shm is full (size 0.9766 MiB)" if words else "")
 
 
+def _call(name: str, shape: list[int]) -> str:
+    options = "dtype=float (default), device=cpu, layout=Strided (default), memory_format=(nullopt)"
+    tensor = f"TensorShape={shape}, TensorDtypes=Float, TensorDeviceTypes=TensorOptions({options})"
+    return f"CollectiveFingerPrint(SequenceNumber=3, OpType={name}, {tensor})"
+
+
+DIFFERENT = (  # PyTorch's, with $TORCH_DISTRIBUTED_DEBUG=DETAIL
+    "Detected mismatch between collectives on ranks. Rank {} is running collective: {}, but Rank {} is running collective: {}"
+    ".Collectives differ in the following aspects: \t Tensor Tensor shapes: 16vs 8"
+)
 OUT_OF_MEMORY = (
     "{} out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total {} of 79.14 GiB of which 12.00 MiB is free. Process "
     "7 has 79.12 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch"
@@ -272,10 +282,18 @@ OUT_OF_MEMORY = (
         ),
         ("CUDA out of memory. Tried to allocate 20.00 MiB. Worded anew", "a GPU is out of memory: 20.00 MiB requested"),
         ("out of memory", ""),
+        (
+            DIFFERENT.format(1, _call("ALLREDUCE", [16]), 0, _call("ALLREDUCE", [8])),
+            "the ranks' collectives differ: rank 0 called ALLREDUCE with [8] and rank 1 called ALLREDUCE with [16]",
+        ),
+        (
+            DIFFERENT.format(0, "CollectiveFingerPrint(SequenceNumber=0OpType=BARRIER)", 1, _call("ALLREDUCE", [8, 2])),
+            "the ranks' collectives differ: rank 0 called BARRIER and rank 1 called ALLREDUCE with [8, 2]",
+        ),
     ],
 )
-def test_an_exception_that_a_full_gpu_has_caused_is_explained(text: str, cause: str) -> None:
-    assert exit_status.shortage(RuntimeError(text)) == cause
+def test_an_exception_with_a_text_that_states_the_reason_has_it_as_its_cause(text: str, cause: str) -> None:
+    assert exit_status.known_reason(RuntimeError(text)) == cause
 
 
 def test_an_exception_with_a_text_that_raises_is_not_explained() -> None:
@@ -283,7 +301,7 @@ def test_an_exception_with_a_text_that_raises_is_not_explained() -> None:
         def __str__(self) -> str:
             raise ValueError
 
-    assert exit_status.shortage(BadError()) == ""
+    assert exit_status.known_reason(BadError()) == ""
 
 
 def test_an_idle_run_sends_it_to_a_daemon_in_a_beat(router: Router) -> None:

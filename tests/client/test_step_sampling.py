@@ -7,9 +7,9 @@ import random
 import pytest
 
 from trackside.pytorch import overhead_budget as sampling_module
-from trackside.pytorch.overhead_budget import StepSampler
+from trackside.pytorch.overhead_budget import TIMES_MEASURED, StepSampler
 
-SHARE, COST = 0.001, 25e-6
+SHARE, COST = 0.001, 25e-6 * TIMES_MEASURED
 
 
 class Clock:
@@ -27,11 +27,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def timed(clock: Clock, seconds: float, steps: int, marks: int = 6) -> dict[int, int]:
     """Return the timed steps among *steps* of *seconds* each, with the number of steps that each represents."""
-    sampler, drawn = StepSampler(SHARE, COST), {}
+    sampler, drawn = StepSampler(SHARE), {}
     for step in range(1, steps + 1):
         clock.now += seconds
         if sampler.is_sampled:
-            sampler.marks += marks
+            sampler.spend(marks * 25_000)
             drawn[step] = sampler.weight
         if step >= sampler.next_step:
             sampler.step_finished(step)
@@ -52,6 +52,10 @@ def test_of_shorter_ones_so_many_are_that_it_takes_that_share_and_they_stand_for
     assert sum(drawn.values()) == max(drawn)
     gaps = list(drawn.values())[10:]
     assert len(set(gaps)) > 2  # no rhythm
+
+
+def test_a_short_training_has_some_of_its_steps_timed_whatever_that_costs(clock: Clock) -> None:
+    assert len(timed(clock, 0.001, 40, 60)) >= 5
 
 
 def test_the_training_s_own_chance_is_left_alone(clock: Clock) -> None:

@@ -313,6 +313,25 @@ def test_what_the_process_did_before_its_session_is_start_up_of_the_run(stored_h
     assert [(one["cause"], one["lost_seconds"]) for one in found["causes"]] == [("start_up", pytest.approx(172))]
 
 
+@pytest.mark.parametrize(("held", "told"), [(2.0, True), (0.3, False)], ids=["the run's own", "one with others"])
+def test_less_memory_is_suggested_by_the_cgroup_that_is_the_run_s_own(
+    stored_history: History, held: float, *, told: bool
+) -> None:
+    """The cgroup of a session, or of a container with other programs, says nothing about the run."""
+    job = {
+        "trackside_cgroup_memory_working_set_bytes": 2.7,
+        "trackside_cgroup_memory_limit_bytes": 23.5,
+    }
+    values = {f'{family}{{cgroup="/job"}}': size * 2**30 for family, size in job.items()}
+    values |= {
+        f'trackside_process_info{{{PROCESS},cgroup="/job"}}': 1.0,
+        'trackside_process_resident_memory_bytes{pid="7"}': held * 2**30,
+    }
+    stored_history.put([*records(), *machine(lambda _: values)])
+    found = [one["summary"] for one in diagnosis(stored_history)["suggestions"] if one["cause"] == "less_memory"]
+    assert found == ["the training used at most 2.7 GiB of 23.5 GiB of memory"] * told
+
+
 def test_a_best_evaluation_that_is_the_last_one_is_no_reason_to_stop_earlier(stored_history: History) -> None:
     rows = [(step, round((BEGIN + 6 + step) * 1e6), {"val/loss": 1 / step}) for step in (1, 2, 3)]
     stored_history.put([opened("run"), ingested("run", rows), finished("run", after=600)])

@@ -14,7 +14,6 @@ from typing import Any
 from trackside.auto.hooks import LibraryHook, auto_run
 from trackside.auto.method_wrapping import after
 from trackside.auto.training import TrainingWatch
-from trackside.checkpoints.file_names import checkpoint_of, final_name, is_accessory
 from trackside.totals.loader_workers import remember, timed_workers
 
 HOOKS_ON_MODULES = "trackside.pytorch.hooks"
@@ -43,6 +42,12 @@ class SavedFiles:
         queue = run.queue
         if queue is None:
             return
+        from trackside.checkpoints.file_names import (
+            checkpoint_of,
+            final_name,
+            is_accessory,
+        )  # its patterns take milliseconds
+
         path = Path(os.path.abspath(target))  # noqa: PTH100  `resolve` would follow links, which have the training's names
         file = final_name(path)
         checkpoint = checkpoint_of(file)
@@ -109,16 +114,7 @@ def register_step_hook(optimizers: Any, name: str) -> Any:
     """Call a hook after each step of all optimizers."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    hook = LibraryHook(name, _watch().stepped)
-
-    def after_step(optimizer: Any, given: Any, named: Any) -> None:
-        if hook.is_on:
-            try:  # as `LibraryHook` does, with a call less in each step
-                hook.work(optimizer, given, named)
-            except Exception as error:  # noqa: BLE001  training must go on
-                hook.fail(error)
-
-    register_optimizer_step_post_hook(after_step)
+    register_optimizer_step_post_hook(_watch().after_step)
     return optimizers
 
 

@@ -13,11 +13,10 @@ import os
 import sys
 from contextlib import contextmanager
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.default_run import default, init, is_loader_worker, open_run
 from trackside.environment.identity import identify
-from trackside.limits import ROWS_WAITING
 from trackside.pytorch.hooks import uncompiled
 from trackside.row_queue import flat
 from trackside.totals.session_totals import Deferred
@@ -29,10 +28,23 @@ if TYPE_CHECKING:
 
     from trackside.row_queue import RowQueue
     from trackside.rows import Row
+    from trackside.run import Run
 
 AMOUNTS = ("samples", "tokens")  # keys whose values add up until a push carries them
 END_SECONDS = 0.1  # limit of the wait for values on a device at the end of a run that another follows
 RUNS = 256  # limit of the runs of a process that are told apart; what follows belongs to the last
+
+
+class Direct(NamedTuple):
+    """Rows to which numbers of some keys can be appended at once, as those of the step before.
+
+    They are those of a queue, as long as it is that of the default run.
+    """
+
+    rows: deque[Row]
+    keys: tuple[str, ...]
+    queue: RowQueue
+    default: Run
 
 
 class AutoRun:
@@ -43,6 +55,7 @@ class AutoRun:
 
     Attributes:
         step: Number of optimizer steps in the run.
+        direct: Where the next step's values can be appended at once; None if `found` must push them.
     """
 
     def __init__(self, failures: list[tuple[str, str]]) -> None:
@@ -67,8 +80,7 @@ class AutoRun:
         self._count = 0
         self._is_tracker_over = False
         self._muted = 0
-        self._keys: tuple[str, ...] = ()
-        self._direct: deque[Row] | None = None
+        self.direct: Direct | None = None
         os.register_at_fork(after_in_child=self._forked)
 
     @property
@@ -89,19 +101,6 @@ class AutoRun:
 
     def found(self, values: dict[str, Any]) -> RowQueue | None:
         """Push what was found about an optimizer step, which this counts, and return the run's queue. It opens the run."""
-        queue, direct = self._queue, self._direct
-        if (  # the usual case in one piece: between the steps of a training the CPU caches are cold
-            direct is not None
-            and queue is default.queue
-            and queue.is_open
-            and not queue.is_led
-            and tuple(values) == self._keys
-            and type(values.get("loss")) is float
-            and len(direct) < ROWS_WAITING
-        ):
-            direct.append((monotonic_ns(), self.step, values))
-            self.step += 1
-            return queue
         queue = self.queue or self._open()
         if queue is not None:
             self._push(queue, values, self.step)
@@ -182,7 +181,7 @@ class AutoRun:
             return
         if not self._tracked.issuperset(numbers):
             self._tracked.update(numbers)
-            self._direct = None
+            self.direct = None
         queue.push_found(numbers, step, aside=queue.is_led or not self._is_counted_by_tracker(step))
 
     def describe(self, *, name: str | None = None, config: Mapping[str, Any] | None = None, tags: Any = ()) -> None:
@@ -240,7 +239,7 @@ class AutoRun:
         queue.pending_values()  # so that it finds out which keys the training code pushes
         self.step, self._counts_steps, self._last_tracked = 0, "", None
         self._tracked, self._found, self._marked, self._overridden = set(), set(), (), 0
-        self._joining, self._direct, self._first = {}, None, None
+        self._joining, self.direct, self._first = {}, None, None
         self.send_failures()
 
     def _push(self, queue: RowQueue, values: dict[str, Any], step: int, moment: int | None = None) -> None:
@@ -258,8 +257,8 @@ class AutoRun:
             return
         else:
             queue.push_found(values, step, moment=moment)
-            self._keys = tuple(values)
-            self._direct = queue.session.rows if self._is_direct(values) and not queue.polls else None
+            is_direct = self._is_direct(values) and not queue.polls
+            self.direct = Direct(queue.session.rows, tuple(values), queue, default) if is_direct else None
         pending = queue.pending
         if not self._found.issuperset(values) or (pending is not None and len(pending.overridden) != self._overridden):
             self._mark(queue, values)
@@ -316,7 +315,7 @@ class AutoRun:
 
     def _forked(self) -> None:
         """Begin anew in a forked child, whose parent keeps its run."""
-        self._queue, self._is_own, self._opens, self._muted, self._direct = None, False, True, 0, None
+        self._queue, self._is_own, self._opens, self._muted, self.direct = None, False, True, 0, None
         self._first, self._next, self._base, self._count = None, None, "", 0
 
 

@@ -1,52 +1,22 @@
 """Time the stages of the steps of a training that watches no model, as `Run.watch` does it.
 
-In: modules as they are put together, the optimizer whose steps count. Out: the hooks of `StepStages` on the outermost modules
-that have parameters of that optimizer.
+In: the outermost modules, the optimizer whose steps count. Out: the hooks of `StepStages` on those that have parameters of it.
 """
 
 from __future__ import annotations
 
 import sys
-import weakref
 from typing import TYPE_CHECKING, Any
 
+from trackside.auto.models import trained
 from trackside.pytorch.hooks import remove_all
 from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from trackside.auto.models import Models
     from trackside.row_queue import RowQueue
 
-MODELS = 32  # limit of modules that are timed
 DEPTH = 2  # how often the parts of modules that nobody calls are timed in their place, as of an agent with two networks
-
-
-class Models:
-    """The outermost modules of this process. None is kept alive."""
-
-    def __init__(self) -> None:
-        self._outer: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-    def parameter_registered(self, module: Any, *_: object) -> None:
-        """Note a module that gets a parameter."""
-        self._outer[id(module)] = module
-
-    def module_registered(self, module: Any, _: str, part: Any) -> None:
-        """Note a module that gets a part, which is none of the outermost any longer."""
-        self._outer[id(module)] = module
-        self._outer.pop(id(part), None)
-
-    def of(self, optimizer: Any) -> list[Any]:
-        """Return the outermost modules that have parameters of an optimizer."""
-        return _trained(list(self._outer.values()), optimizer)
-
-
-def _trained(modules: Sequence[Any], optimizer: Any) -> list[Any]:
-    known = {id(one) for group in optimizer.param_groups for one in group["params"]}
-    found = [module for module in modules if any(id(one) in known for one in module.parameters())]
-    parts = {id(part) for module in found for part in module.modules() if part is not module}
-    return [module for module in found if id(module) not in parts][:MODELS]
 
 
 class AutoStages(StepStages):
@@ -69,6 +39,11 @@ class AutoStages(StepStages):
         """This was not stopped."""
         return not self.stopped
 
+    @property
+    def polls(self) -> bool:
+        """GPUs have done something at pushes; that a step is over is reported by its optimizer."""
+        return self._uses_gpus and not self.stopped
+
     def accompany(self) -> bool:
         """Leave the timing to `Run.watch`."""
         self.stop()
@@ -81,6 +56,7 @@ class AutoStages(StepStages):
         elif self._left and self.is_timing and not self._was_called and not _has_compiled():
             self._left -= 1
             self._time_parts()
+        self.poll()
         super().step_finished(number)
 
     def _time_parts(self) -> None:
@@ -90,7 +66,7 @@ class AutoStages(StepStages):
         if parts and optimizer is not None:
             remove_all(self._model_handles)
             self._models.clear()
-            for part in _trained(parts, optimizer):
+            for part in trained(parts, optimizer):
                 self.add_model(part)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.auto.stages import Models
+    from trackside.auto.models import Models
 
 MADE_LATER, MADE_BEFORE = 3, 10
 """Steps alone that show another training, of an optimizer that was made after the first had stepped, or before."""

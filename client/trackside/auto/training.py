@@ -24,7 +24,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import LibraryHook, auto_run
-from trackside.auto.stages import AutoStages, Models
+from trackside.auto.models import Models
 from trackside.auto.succession import Succession
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
@@ -35,6 +35,8 @@ from trackside.totals.phases import WAITED, WAITS, PhaseMark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside.auto.run import AutoRun
+    from trackside.auto.stages import AutoStages
     from trackside.row_queue import RowQueue
     from trackside.rows import Row
     from trackside.totals.loader_workers import WorkerTimes
@@ -60,10 +62,21 @@ class TrainingWatch:
         stages: Times the stages of the steps; None before the first step.
     """
 
+    # Each step finds all of these in a few lines of the CPU caches, which a dictionary of them would not fit.
+    __slots__ = (
+        *("_asked", "_asks", "_batch_of_loss", "_batches", "_divisor", "_evaluated", "_fetched", "_first_loss"),
+        *("_guess", "_is_careful", "_is_compiling", "_is_evaluating", "_is_paused", "_is_waiting", "_iterator"),
+        *("_loss", "_losses", "_of_workers", "_optimizer", "_others", "_others_stepped", "_queue"),
+        *("_records_gradients", "_rows", "_run", "_samples", "_scaled", "_stepped", "_steps", "_steps_due"),
+        *("_succession", "_thread", "_times", "_tokens", "_trains", "_usual_divisor", "_usual_optimizer"),
+        *("_usual_run", "_workers", "_workers_due", "models", "stages"),
+    )
+
     def __init__(self, is_compiling: Callable[[], bool], records_gradients: Callable[[], bool]) -> None:
         self.models = Models()
         self.stages: AutoStages | None = None
         self._times = LibraryHook("torch: stages of a step", self._time)
+        self._stepped = LibraryHook("torch: optim.Optimizer", self.stepped)
         self._is_paused = False
         self._is_compiling = is_compiling
         self._records_gradients = records_gradients
@@ -73,6 +86,10 @@ class TrainingWatch:
         self._succession = Succession(self.models, self._settle)
         self._is_waiting = False
         self._steps = 0
+        self._usual_run: AutoRun | None = None
+        """The run, while the next step of `_usual_optimizer` may be as all others: see `after_step`."""
+        self._usual_optimizer = 0
+        self._steps_due = NEVER
         self._losses = 0
         self._first_loss: Any = None
         self._loss: Any = None
@@ -108,7 +125,7 @@ class TrainingWatch:
 
     def pause(self, *, on: bool) -> None:
         """Leave the training to a framework's callback, or no longer."""
-        self._is_paused = on
+        self._is_paused, self._usual_run = on, None
         if self.stages is not None:
             self.stages.stop()
 
@@ -133,8 +150,13 @@ class TrainingWatch:
             and self._usual_divisor is None
             and (type(tensors).__name__ == "Tensor" and tensors.is_cpu and not tensors.dim())
         ):
-            self._add_loss(tensors.tolist(), None)
+            if self._batch_of_loss != self._batches:
+                self._batch_of_loss = self._batches
+                self._count_batch()
+            self._losses, self._divisor = 1, None
+            self._first_loss = self._loss = tensors.tolist()
             return
+        self._usual_run = None
         total, divided = None, None
         for loss in (tensors,) if hasattr(tensors, "numel") else tuple(tensors):
             if loss.numel() != 1:
@@ -149,8 +171,45 @@ class TrainingWatch:
         if total is not None:
             self._add_loss(total, divided)
 
+    def after_step(self, optimizer: Any, args: Any, named: Any) -> None:
+        """Note the step of an optimizer: the usual one in one piece, any other by `stepped`."""
+        try:
+            run = self._usual_run
+            if (
+                run is not None
+                and (direct := run.direct) is not None
+                and self._losses == 1
+                and self._steps + 1 < self._steps_due
+                and id(optimizer) == self._usual_optimizer
+                and len(args) == 1
+                and not named
+            ):
+                rows, keys, queue, default = direct
+                values = {"loss": self._loss, "learning_rate": optimizer.param_groups[0].get("lr")}
+                if self._samples:
+                    values["samples"] = self._samples
+                if (
+                    type(values["learning_rate"]) is float
+                    and tuple(values) == keys
+                    and queue is default.queue
+                    and queue.is_open
+                    and not queue.is_led
+                    and len(rows) < ROWS_WAITING
+                ):
+                    rows.append((monotonic_ns(), run.step, values))
+                    self._losses = self._samples = 0
+                    self._steps += 1
+                    run.step += 1
+                    return
+            if self._stepped.is_on:
+                self._stepped.work(optimizer, args, named)
+        except Exception as error:  # noqa: BLE001  training must go on
+            self._usual_run = None
+            self._stepped.fail(error)
+
     def stepped(self, optimizer: Any, args: Any = (), named: Any = None) -> None:
         """Note the step of an optimizer, after it; arguments of a hook of `torch.optim.Optimizer`."""
+        self._usual_run = None
         if self._is_paused or self._is_compiling():
             return
         stages = self.stages
@@ -175,8 +234,10 @@ class TrainingWatch:
             self._end_evaluation(trains=True)
         queue = self._wait(optimizer, values) if self._is_waiting else self._run().found(values)
         self._rows, self._thread = (None, 0) if queue is None else (queue.session.rows, queue.thread)
-        if queue is not self._queue or (stages is not None and self._steps >= stages.next_step):
+        if queue is not self._queue or self._steps >= self._steps_due:
             self._times(queue, optimizer)
+        self._usual_run = None if self._is_waiting or self._others_stepped else self._run()
+        self._usual_optimizer = id(optimizer)
 
     def made(self, optimizer: Any) -> None:
         """Note a new optimizer."""
@@ -261,14 +322,18 @@ class TrainingWatch:
         """Time the stages of a training's steps from now on, unless the training watches a model."""
         if queue is self._queue and self.stages is not None:
             self.stages.step_finished(self._steps)
+            self._steps_due = NEVER if self.stages.stopped else self.stages.next_step
             return
-        self._queue = queue
+        self._queue, self._steps_due = queue, NEVER
         if self.stages is not None:
             self.stages.stop()
             self.stages = None
         if queue is not None and queue.thread == get_ident() and not any(timer.is_alive for timer in queue.timers):
+            from trackside.auto.stages import AutoStages  # of which `import torch` by itself needs nothing
+
             self.stages = AutoStages(queue, self.models, optimizer)
             queue.register(self.stages)
+            self._steps_due = 0
 
     def meets(self, *, begins: bool) -> None:
         """Note that a wait for a collective begins or ends."""
@@ -280,7 +345,7 @@ class TrainingWatch:
 
     def forked(self) -> None:
         """Begin anew in a forked child: nothing sends the rows of its parent's run there."""
-        self._rows, self._losses, self._is_evaluating = None, 0, False
+        self._rows, self._usual_run, self._losses, self._is_evaluating = None, None, 0, False
         self.stages = self._queue = None
         self._succession.taken()
 
@@ -344,7 +409,7 @@ class TrainingWatch:
             self._workers = times_of(iterator)
             self._workers_due = NEVER if self._workers is None else self._workers.due
         if since >= self._workers_due and self._workers is not None:
-            self._of_workers = self._workers.read(iterator)
+            self._of_workers, self._usual_run = self._workers.read(iterator), None
             self._workers_due = self._workers.due
         self._fetched.append(counts(batch))
         stages = self.stages
@@ -387,7 +452,7 @@ class TrainingWatch:
 
     def _begin_evaluation(self) -> None:
         if not self._is_evaluating and self._rows is not None:
-            self._is_evaluating = True
+            self._is_evaluating, self._usual_run = True, None
             self._rows.append((monotonic_ns(), _EVALUATES, None))
 
     def _end_evaluation(self, *, trains: bool = False) -> None:
@@ -406,10 +471,8 @@ class TrainingWatch:
     def _add_loss(self, value: Any, divided: float | None) -> None:
         losses = self._losses = self._losses + 1
         is_new_batch = self._batch_of_loss != self._batches
-        if is_new_batch and self._fetched:
-            count, length = self._fetched.popleft()
-            self._samples += count
-            self._tokens += length
+        if is_new_batch:
+            self._count_batch()
         if losses == 1:
             self._first_loss = self._loss = value
         elif not is_new_batch and self._batches:
@@ -417,6 +480,13 @@ class TrainingWatch:
         else:
             self._loss = value
         self._batch_of_loss, self._divisor = self._batches, divided
+
+    def _count_batch(self) -> None:
+        if self._fetched:
+            count, length = self._fetched.popleft()
+            self._samples += count
+            if length:
+                self._tokens, self._usual_run = self._tokens + length, None
 
     def _find_divisor(self, loss: Any) -> float | None:
         # The first loss of a step can be its only one, as nearly always.

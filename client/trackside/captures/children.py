@@ -28,7 +28,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def child_processes() -> list[Child]:
-    """Return the processes below this one, each with its stacks if it was forked by one with a run."""
+    """Return the processes below this one, with the stacks of those that one with a run forked, and of its loaders' workers."""
     found: list[int] = []
     level = [os.getpid()]
     for _ in range(DEPTH):

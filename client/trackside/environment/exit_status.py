@@ -22,6 +22,10 @@ _GPU = re.compile(
     r"out of memory\. Tried to allocate (?P<requested>[\d.]+ \w+)\. (?:GPU (?P<gpu>\d+) has a total capaci?ty of "
     r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free)?"
 )
+# A call of a collective, as PyTorch with $TORCH_DISTRIBUTED_DEBUG=DETAIL writes it if other ranks made another one.
+_CALL = re.compile(
+    r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
+)
 _TEXT = 65536
 _LINE = 200
 
@@ -33,7 +37,7 @@ def outcome(kind: type[BaseException] | None, error: BaseException | None) -> tu
     if isinstance(error, SystemExit):
         cause = _exit_cause(error)
         return ("failed", cause) if cause else ("finished", "")
-    cause = ": ".join(filter(None, (kind.__name__, shortage(error) or _first_line(error))))
+    cause = ": ".join(filter(None, (kind.__name__, known_reason(error) or _first_line(error))))
     return ("stopped" if issubclass(kind, KeyboardInterrupt) else "failed"), cause
 
 
@@ -85,12 +89,16 @@ def _first_line(error: BaseException | None) -> str:
         return ""
 
 
-def shortage(error: BaseException | None, shm: str = SHM) -> str:
-    """Return that a full /dev/shm or GPU has caused an exception, by PyTorch's text; empty for any other exception."""
+def known_reason(error: BaseException | None, shm: str = SHM) -> str:
+    """Return that a full /dev/shm or GPU, or collectives that differ, caused an exception, by PyTorch's text; else empty."""
     try:
         text = str(error)[:_TEXT]
         if match := _GPU.search(text):
             return _gpu_shortage(match)
+        if "Detected mismatch between collectives" in text:
+            calls = sorted(_CALL.findall(text), key=lambda call: int(call[0]))
+            named = (f"rank {rank} called {name}{shape and f' with {shape}'}" for rank, name, shape in calls)
+            return "the ranks' collectives differ: " + " and ".join(named)
         if not any(all(word in text for word in words) for words in _FULL):
             return ""
         status = os.statvfs(shm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from time import monotonic_ns
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -20,21 +21,27 @@ class ModuleHook:
     Args:
         work: Called with the hook's arguments.
         fail: Called with the exception if *work* raises.
+        spend: Called with the nanoseconds of each call.
     """
 
-    def __init__(self, work: Callable[..., None], fail: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, work: Callable[..., None], fail: Callable[[Exception], None], spend: Callable[[int], object] | None = None
+    ) -> None:
         import torch
 
-        self._work, self._fail, self._is_compiling = work, fail, torch.compiler.is_compiling
+        self._work, self._fail, self._is_compiling, self._spend = work, fail, torch.compiler.is_compiling, spend
 
     def __call__(self, *given: Any) -> None:
         """Call *work*, and report what it raises."""
         if self._is_compiling():
             return
+        begun = monotonic_ns()
         try:
             self._work(*given)
         except Exception as error:  # noqa: BLE001  whatever of PyTorch's has failed, training must go on
             self._fail(error)
+        if self._spend is not None:
+            self._spend(monotonic_ns() - begun)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Of the standard library: the model can be loaded without trackside.

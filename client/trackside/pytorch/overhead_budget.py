@@ -12,6 +12,12 @@ MAX_STEPS_APART = 1024  # from one measurement to the next by default, whatever 
 # The rate doubles when the share allows this many times as many measurements: with 2, it would change back and forth.
 RATE_MARGIN = 4
 
+# The first so many steps are timed within few others, whatever that costs: it is little of a whole training, and all of a short one.
+EARLY, EARLY_EVERY = 16, 4
+
+# What hooks cost a step, in relation to the time within them: PyTorch calls a model or a graph with hooks another way.
+TIMES_MEASURED = 1.25
+
 
 class OverheadBudget:
     """Chooses each *every*-th step for a measurement, a power of two, so that it costs about *share* of the time.
@@ -52,15 +58,21 @@ class OverheadBudget:
             self._is_warm = True
             return
         self._costs.append(seconds)
-        steps = sorted(self._steps)  # statistics.median would import decimal and fractions
-        usual = (steps[len(steps) // 2] + steps[~len(steps) // 2]) / 2 if steps else 0.0
+        usual = _median(self._steps)
         if usual <= 0:
             return
-        wanted = sum(self._costs) / len(self._costs) / (self._share * usual)
+        wanted = _median(self._costs) / (
+            self._share * usual
+        )  # what another process interrupts takes longer, and costs nothing
         if wanted > self.every:
             self.every = min(self._most, 2 ** ceil(log2(wanted)))
         elif wanted * RATE_MARGIN < self.every:
             self.every = max(1, self.every // 2)
+
+
+def _median(seconds: deque[float]) -> float:
+    ordered = sorted(seconds)  # statistics.median would import decimal and fractions
+    return (ordered[len(ordered) // 2] + ordered[~len(ordered) // 2]) / 2 if ordered else 0.0
 
 
 class StepSampler:
@@ -68,33 +80,35 @@ class StepSampler:
 
     Args:
         share: Share of the time.
-        cost: Seconds that a mark costs.
 
     Attributes:
-        marks: Marks of the current step, as its timer counts them.
         is_sampled: The current or the next step is timed.
         weight: Number of steps that it stands for: itself and those before it that were not timed.
         next_step: Number of finished steps at which `step_finished` must be called.
     """
 
-    def __init__(self, share: float, cost: float) -> None:
-        self.marks = 0
+    def __init__(self, share: float) -> None:
+        self._spent = 0
         self.next_step = 0
         self.is_sampled = True
         self.weight = 1
         self._budget = OverheadBudget(share)
-        self._cost = cost
         self._random = Random()  # noqa: S311  no secret; and the training's own generator is not touched
+        self._early = EARLY
         self._last_step = 0
         self._last_timed = 0
         self._next_sample = 0
         self._since = 0.0
 
+    def spend(self, nanoseconds: int) -> None:
+        """Count what the timing of the current step has taken."""
+        self._spent += nanoseconds
+
     def step_timed(self, number: int) -> None:
         """Record that *number* steps are finished, the last one was timed anyway, and the next one will be."""
         self._last_step = self._last_timed = number
         self._since = monotonic()
-        self._next_sample = self.marks = 0
+        self._next_sample = self._spent = 0
         self.is_sampled, self.weight, self.next_step = True, 1, number + 1
 
     def step_finished(self, number: int) -> bool:
@@ -104,9 +118,11 @@ class StepSampler:
             self._budget.add_step((now - self._since) / (number - self._last_step))
         self._last_step, self._since = number, now
         if self.is_sampled:
-            self._budget.add_cost(self.marks * self._cost)
-            self.marks, self._last_timed = 0, number
-            self._next_sample = number + self._random.randint(1, 2 * self._budget.every - 1)  # with mean `every`
+            self._budget.add_cost(self._spent * TIMES_MEASURED / 1e9)
+            self._spent, self._last_timed = 0, number
+            self._early -= self._early > 0
+            every = min(self._budget.every, EARLY_EVERY) if self._early else self._budget.every
+            self._next_sample = number + self._random.randint(1, 2 * every - 1)  # with mean `every`
         self.is_sampled = number + 1 >= self._next_sample
         self.weight = number + 1 - self._last_timed
         self.next_step = number + 1 if self.is_sampled else self._next_sample - 1

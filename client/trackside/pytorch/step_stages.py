@@ -46,10 +46,9 @@ _LEAVE = {stage: PhaseMark(enters=False, phase=stage, automatic=True) for stage 
 _TIMED = PhaseMark(enters=True, phase=TIMED, automatic=True)
 _UNTIMED = PhaseMark(enters=False, phase=TIMED, automatic=True)
 
-MARKS_SHARE = 0.001  # share of the time that marks may cost: every step is timed from 0.2 s a step on
-
-# Cost of a mark: about 20 µs were measured with the caches in use by the training (bench/stages.py).
-MARK_SECONDS = 25e-6
+TIMING_SHARE = (
+    0.0005  # share of the time that the timing of steps may cost: every step is timed from about 0.5 s a step on
+)
 
 # Attribute of a module in which `model.compile()` keeps the compiled call. PyTorch has no public name for it.
 COMPILED_CALL = "_compiled_call_impl"
@@ -110,8 +109,8 @@ class StepStages:
         self._backward_task = -1
         self._memory_due = 0
         self.stopped = False
-        self._sampler = StepSampler(MARKS_SHARE, MARK_SECONDS)
-        self.is_timing = True
+        self._sampler = StepSampler(TIMING_SHARE)
+        self.is_timing = self._is_polled = True
         self._was_called = self._sees_calls = False
         self._timed_steps = 0
         self.next_step = 0
@@ -119,6 +118,9 @@ class StepStages:
         self._optimizers: list[weakref.ref[Any]] = []
         self._model_handles: list[Any] = []
         self._optimizer_handles: list[Any] = []
+        self._at_forward = self._hook(self._forward_begins)
+        self._after_forward = self._hook(self._forward_ends)
+        self._at_optimizer = self._hook(self._optimizer_begins)
         self._at_gradient = self._hook(self._backward_begins)
         self._at_end = self._hook(self._backward_ends)
         self._at_last = self._hook(self._backward_ended)
@@ -209,6 +211,7 @@ class StepStages:
         """Decide whether the next step is timed; *number* optimizer steps are finished."""
         if self.stopped or not self._queue.is_open or get_ident() != self._thread:
             return
+        begun = monotonic_ns()
         self._timed_steps += self.is_timing
         if self.is_timing:
             self._sees_calls = self._was_called
@@ -220,6 +223,7 @@ class StepStages:
         if self._sampler.is_sampled != self.is_timing:
             self._set_timing(on=self._sampler.is_sampled, left_out=self.next_step - number)
         self._was_called = False
+        self._sampler.spend(monotonic_ns() - begun)
 
     def poll(self) -> None:
         """Append what GPUs have done, and once a second their memory; called at pushes, by any thread that pushes."""
@@ -243,6 +247,7 @@ class StepStages:
         self.stopped = True
         remove_all(self._model_handles)
         remove_all(self._optimizer_handles)
+        self._queue.update_polled()
 
     def yield_to(self, queue: RowQueue) -> None:
         """Stop if the run of *queue*, which watches the same model now, is this run or follows it."""
@@ -269,18 +274,18 @@ class StepStages:
             self._fail(error)
 
     def _hook(self, work: Callable[..., None]) -> ModuleHook:
-        return ModuleHook(work, self._fail)
+        return ModuleHook(work, self._fail, self._sampler.spend)
 
     def _hook_model(self, model: Any) -> None:
         self._model_handles += [
-            model.register_forward_pre_hook(self._hook(self._forward_begins), prepend=True),
-            model.register_forward_hook(self._hook(self._forward_ends), always_call=True),  # also after an exception
+            model.register_forward_pre_hook(self._at_forward, prepend=True),
+            model.register_forward_hook(self._after_forward, always_call=True),  # also after an exception
         ]
 
     def _hook_optimizer(self, reference: weakref.ref[Any]) -> None:
         optimizer: Any = reference()
         if hasattr(optimizer, "register_step_pre_hook"):
-            self._optimizer_handles.append(optimizer.register_step_pre_hook(self._hook(self._optimizer_begins)))
+            self._optimizer_handles.append(optimizer.register_step_pre_hook(self._at_optimizer))
 
     def _set_timing(self, *, on: bool, left_out: int = 0) -> None:
         """Add or remove the hooks; *left_out* steps follow that are not timed."""
@@ -299,12 +304,14 @@ class StepStages:
                     self._hook_model(model)
             for optimizer in self._optimizers:
                 self._hook_optimizer(optimizer)
-        self._queue.update_polled()
+        if self.polls is not self._is_polled:
+            self._is_polled = self.polls
+            self._queue.update_polled()
 
     def _around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the call of a module that was compiled in place, so that the hooks run around it."""
         compiled = getattr(compiled, "trackside_compiled", compiled)  # not the wrapper of an earlier watch
-        begins, ends = self._hook(self._forward_begins), self._hook(self._forward_ends)
+        begins, ends = self._at_forward, self._after_forward
 
         @wraps(compiled)
         def called(*args: Any, **named: Any) -> Any:
@@ -321,7 +328,6 @@ class StepStages:
 
     def _begin(self, stage: str) -> None:
         self._drop(stage)
-        self._sampler.marks += 2
         self._append(monotonic_ns(), _ENTER[stage])
         self._open[stage] = None
         if self._device is not None:

@@ -13,6 +13,8 @@ from functools import wraps
 from time import monotonic_ns, process_time_ns
 from typing import Any
 
+from trackside.interpreter import write_stacks_on_signal
+
 WORKERS = "data/workers"
 READY = "data/batches_ready"
 TRANSFORM = "data/transform_seconds"
@@ -68,6 +70,7 @@ class TimedWorker:
 
     def __call__(self, worker: int) -> None:
         """Begin to time this worker, by its number in the loader."""
+        write_stacks_on_signal()  # else only one that was forked by the training does
         with suppress(Exception):  # training must go on
             self._time(worker)
         if self.original is not None:

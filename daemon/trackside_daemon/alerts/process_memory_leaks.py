@@ -6,7 +6,8 @@ memory, and the kernel reclaims it. The ranks of a run leak together, so a run h
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -15,8 +16,8 @@ from trackside_daemon.alerts.rules.vector import Labels
 from trackside_daemon.detectors.base import Column, Context, Detection
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.model.families import cgroup, host, process
 from trackside_daemon.model.families import gpu as gpu_families
-from trackside_daemon.model.families import host, process
 from trackside_daemon.model.families.training import STEP
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Distribution
@@ -44,6 +45,7 @@ class RankLabels(NamedTuple):
     run: str
     run_id: str
     rank: str
+    cgroup: str
 
 
 class MemoryUse(NamedTuple):
@@ -59,9 +61,9 @@ class MemoryUse(NamedTuple):
 class _FollowedMemory:
     """Memory of one rank, on the host or on one GPU, with its detector."""
 
-    def __init__(self, use: MemoryUse, limit: float, grew: float) -> None:
+    def __init__(self, use: MemoryUse, grew: float) -> None:
         self.use = use
-        self.detector = MemoryLeak(limit=limit, grew=grew)
+        self.detector = MemoryLeak(grew=grew)
         self.seen = 0.0
         self.leaks = False
 
@@ -112,14 +114,16 @@ class ProcessLeaks:
 
     def _sample(self, now: float) -> Iterator[Finding]:
         yield from self._restored(now)
-        infos, anonymous, shared, workers, on_gpu, steps, available = self._state.values(
-            now, process.PROCESS_INFO, ANONYMOUS, SHMEM, process.WORKERS_ANONYMOUS, ON_GPU, STEP, AVAILABLE
+        infos, anonymous, shared, workers, on_gpu, steps, available, *limits = self._state.values(
+            now,
+            *(process.PROCESS_INFO, ANONYMOUS, SHMEM, process.WORKERS_ANONYMOUS, ON_GPU, STEP, AVAILABLE),
+            *(cgroup.LIMIT, cgroup.LIMIT_USED),
         )
         ranks = dict(_ranks(infos))
-        available_per_rank = _number(available.get((), 0.0)) / max(1, len(ranks))
+        rooms = _rooms(ranks.values(), _number(available.get((), 0.0)), *limits)
         for use in [*_on_host(ranks, anonymous, shared, workers), *_on_gpus(ranks, on_gpu)]:
             step = int(_number(steps.get((use.rank.run, use.rank.rank), 0.0)))
-            yield from self._evaluate(use, step, available_per_rank, now)
+            yield from self._evaluate(use, step, rooms.get(use.rank.cgroup, 0.0), now)
         for key, followed in [*self._followed.items()]:
             if now - followed.seen > FORGET_SECONDS:
                 del self._followed[key]
@@ -152,10 +156,9 @@ class ProcessLeaks:
         if followed is None:
             if len(self._followed) >= self._most:
                 return
-            # The limit of a rank is estimated as its memory plus an equal share of the available memory.
-            limit = use.used + available if use.alert == HOST and available else inf
-            followed = self._followed[key] = _FollowedMemory(use, limit, self._grew)
+            followed = self._followed[key] = _FollowedMemory(use, self._grew)
         followed.seen = now
+        followed.detector.limit = use.used + available if use.alert == HOST and available else inf
         for detection in followed.detector.evaluate(Column((step,), (self._wall(),), (use.used,)), self._context):
             followed.leaks = not detection.over
             if detection.over:
@@ -204,11 +207,20 @@ def _number(value: float | Distribution) -> float:
 
 def _ranks(infos: Rows) -> Iterator[tuple[str, RankLabels]]:
     """Yield the pid and the labels of each rank's main process."""
-    pid, role, *places = (process.PROCESS_INFO.labels.index(name) for name in ("pid", "role", "run", "run_id", "rank"))
+    pid, role, *places = map(process.PROCESS_INFO.labels.index, ("pid", "role", *RankLabels._fields))
     for labels in infos:
         if labels[role] == "rank":
-            run, run_id, rank = (labels[place] for place in places)
-            yield labels[pid], RankLabels(run, run_id, rank)
+            yield labels[pid], RankLabels(*(labels[place] for place in places))
+
+
+def _rooms(ranks: Collection[RankLabels], available: float, limits: Rows, used: Rows) -> dict[str, float]:
+    """Return the free bytes for each rank by its cgroup, if all ranks grow alike: of the machine, and below the cgroup's limit."""
+    rooms = {}
+    for name, count in Counter(rank.cgroup for rank in ranks).items():
+        rooms[name] = available / len(ranks)
+        if (name,) in limits and (name,) in used:
+            rooms[name] = min(rooms[name], max(0.0, _number(limits[name,]) - _number(used[name,])) / count)
+    return rooms
 
 
 def _on_host(ranks: Mapping[str, RankLabels], anonymous: Rows, shared: Rows, workers: Rows) -> Iterator[MemoryUse]:

@@ -103,7 +103,13 @@ def _cpus(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Caus
 
 def _memory(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
     limits = [one.mean for one in facts.cgroups(cgroup.LIMIT)] or [one.mean for one in facts.of(host.MEMORY)]
-    most = [row["max"] for row in resources if row["quantity"] == "cgroup_memory" and row["of"]]
+    most, own = (
+        [row["max"] for row in resources if row["quantity"] == name and row["of"]]
+        for name in ("cgroup_memory", "process_memory")
+    )
+    # A cgroup in which most memory is not of the ranks is that of a session, or of the machine.
+    if sum(own) < HALF * max(most, default=0.0):
+        return
     if limits and most and min(limits) >= LEAST_BYTES and max(most) < HALF * min(limits):
         yield Cause(
             "less_memory",

@@ -65,14 +65,17 @@ class MemoryLeak:
     Growth while the step does not change is not a leak of the training: it loads its data or its model.
 
     Args:
-        limit: Bytes at which the process is killed, infinite if they are far away; None if unknown.
+        limit: See below.
         grew: Least growth over the compared bins, as a fraction of the memory in use.
+
+    Attributes:
+        limit: Bytes at which no memory is left now, infinite if they are far away; None if unknown.
     """
 
     alerts: tuple[str, ...] = ("HostMemoryLeak",)
 
     def __init__(self, *, limit: float | None = None, grew: float = DEFAULTS.leak_ratio) -> None:
-        self._limit = limit
+        self.limit = limit
         self._grew = grew
         self._open: list[list[Bin]] = [[] for _ in range(SIZES)]
         self._bins: list[deque[Bin]] = [deque(maxlen=BEFORE + BINS) for _ in range(SIZES)]
@@ -128,7 +131,7 @@ class MemoryLeak:
             return False
         begun = _begun(bins)
         seconds, rate = last.time - bins[begun].time, grown / max(last.time - compared[0].time, 1e-9)
-        if self._limit is not None and seconds < LASTING and self._limit - highest > SOON * rate:
+        if self.limit is not None and seconds < LASTING and self.limit - highest > SOON * rate:
             return False
         return len(before) >= BINS or _is_no_filling([each.least for each in bins[: begun + 1]], compared)
 
@@ -141,10 +144,8 @@ class MemoryLeak:
         else:
             rate = f"{byte_size(grew / (len(bins) - 1) / samples * 1000)} in 1,000 samples"
         text = f"memory has grown steadily since step {first.step:,}, from {byte_size(first.least)} to {byte_size(last.least)}, {rate}"
-        if self._limit is not None and seconds > 0 and self._limit < inf:
-            text += (
-                f": {duration((self._limit - last.least) / grew * seconds)} until its limit of {byte_size(self._limit)}"
-            )
+        if self.limit is not None and seconds > 0 and self.limit < inf:
+            text += f": {duration(max(0.0, self.limit - last.least) / grew * seconds)} until no memory is left"
         return text
 
 
