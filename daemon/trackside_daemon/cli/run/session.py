@@ -303,7 +303,7 @@ class _Session:
         if restarts is None or not (status or self._trouble):
             return None
         trouble = self._trouble
-        summary = None if daemon is None else CommandSummary(self._launch, daemon, self._died_after)
+        summary = None if daemon is None else CommandSummary(self._launch, daemon, self._died_after, "")
         facts = RunFacts() if summary is None else summary.facts(self._signals, report)
         if self._signals.ending:
             return None
