@@ -465,6 +465,7 @@ FIRST_USES = {
     "observe": "trackside.observe(Model(), activations='*', attention='*')",
     "phase": "trackside.phase('eval').__enter__()",
     "push": "trackside.push(step=0, loss=1.0)",
+    "resume_path": "trackside.resume_path()",
     "summary": "trackside.summary(best=1.0)",
     "watch": "trackside.watch(Model(), layers='*')",
 }

@@ -171,6 +171,8 @@ OTHERS = (
     "tls_server_config:",
     "basic_auth:",
     "resources:",
+    "components:",
+    "metric_logger:",
     "patches:",
     "trainer:",
     "training:",
