@@ -230,36 +230,37 @@ def rank_process(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("rank_process", "change", "evidence", "asked", "status"),
+    ("rank_process", "change", "evidence", "answer"),
     [
-        (SLEEPS, {}, {}, "a%2Fb", 503),
-        (SLEEPS, {}, {"stacks": ENCODES}, "id-1", 503),
-        (SLEEPS, {}, {"hang": {**HANG, "busy": [1], "waiting": [1], "pids": {"1": 1}}}, "a%2Fb", 200),
-        (SLEEPS, {}, {}, "", 200),
-        (SLEEPS, {}, {}, "id", 200),
-        (SLEEPS, {"severity": "warning"}, {}, "a%2Fb", 200),
-        (SLEEPS, {"alert": "RankSilent"}, {}, "a%2Fb", 200),
-        (SLEEPS, {"ended": NOW + 2}, {}, "a%2Fb", 200),
-        (SLEEPS, {}, {"hang": None}, "a%2Fb", 200),
-        (SLEEPS, {}, {"hang": {**HANG, "busy": [0]}}, "a%2Fb", 200),
-        (SLEEPS, {}, {"hang": {**HANG, "unseen": [1]}}, "a%2Fb", 200),
-        (SLEEPS, {}, {"hang": {**HANG, "ranks": [0, 1]}}, "a%2Fb", 200),
-        (SLEEPS, {}, {"stacks": PDB}, "a%2Fb", 200),
-        (WORKER_COMPUTES, {}, {}, "a%2Fb", 200),
+        (SLEEPS, {}, {}, ("a%2Fb", 503)),
+        (SLEEPS, {}, {"stacks": ENCODES}, ("id-1", 503)),
+        (SLEEPS, {}, {"hang": {**HANG, "busy": [1], "waiting": [1], "pids": {"1": 1}}}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {}, ("", 200)),
+        (SLEEPS, {}, {}, ("id", 200)),
+        (SLEEPS, {"severity": "warning"}, {}, ("a%2Fb", 200)),
+        (SLEEPS, {"alert": "RankSilent"}, {}, ("a%2Fb", 200)),
+        (SLEEPS, {"ended": NOW + 2}, {}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"hang": None}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"hang": {**HANG, "busy": [0]}}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"hang": {**HANG, "unseen": [1]}}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"hang": {**HANG, "ranks": [0, 1]}}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"stacks": PDB}, ("a%2Fb", 200)),
+        (WORKER_COMPUTES, {}, {}, ("a%2Fb", 200)),
     ],
     indirect=["rank_process"],
 )
 def test_a_run_is_alive_until_its_verdict_is_a_proven_hang(
-    site: Any, rank_process: int, change: dict[str, Any], evidence: dict[str, Any], asked: str, status: int
+    site: Any, rank_process: int, change: dict[str, Any], evidence: dict[str, Any], answer: tuple[str, int]
 ) -> None:
     """All ranks are known here, and no process of them does anything; the name is the whole one."""
+    asked, status = answer
     found = {"hang": HANG, **evidence}
     found["hang"] = found["hang"] and {"pids": {"0": rank_process}, **found["hang"]}
     alert = Alert("TrainingStalled", "critical", NOW, "id-1", {"run": "a/b"}, "run a/b stands", evidence=found)
     site.keep([opened("id-1", name="a/b"), replace(alert, **change)])
-    answer = site.client().get(f"/-/run/{asked}/live")  # nobody has to log in
-    assert answer.status_code == status
-    assert ("run a/b stands: Rank 0 is at a.py:3 in f." in answer.text) == (status == 503)
+    live = site.client().get(f"/-/run/{asked}/live")  # nobody has to log in
+    assert live.status_code == status
+    assert ("run a/b stands: Rank 0 is at a.py:3 in f." in live.text) == (status == 503)
 
 
 def test_a_stopped_rank_is_alive(site: Any) -> None:

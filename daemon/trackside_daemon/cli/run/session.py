@@ -305,6 +305,13 @@ class _Session:
             report(f"not restarted: {type(error).__name__}: {error}")
             return None
 
+    def _pause(self, seconds: float) -> bool:
+        """Wait, and return whether no signal came that ends a job."""
+        until = time.monotonic() + seconds
+        while not self._signals.ending and (left := until - time.monotonic()) > 0:
+            self._signals.get(left)
+        return not self._signals.ending
+
     def _next(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
         """Return the next start of the command, after a pause; None for none."""
         restarts = self._options.restarts
@@ -312,7 +319,7 @@ class _Session:
             return None
         trouble = self._trouble
         summary = None if daemon is None else CommandSummary(self._launch, daemon, self._died_after, "")
-        facts = RunFacts() if summary is None else summary.facts(self._signals, report)
+        facts = RunFacts() if summary is None else summary.facts(self._signals, report, trouble.run if trouble else "")
         if self._signals.ending:
             return None
         kind, cause = ("crash", facts.cause) if trouble is None else (trouble.kind, trouble.text)
@@ -335,12 +342,9 @@ class _Session:
         number = len(restarts.ends)
         where = f" from {checkpoint}" if checkpoint else ""
         report(f"restart {number} of {restarts.most} in {duration(decision.pause)}{where}, after {kind}: {end.text}")
-        until = time.monotonic() + decision.pause
-        while (left := until - time.monotonic()) > 0:
-            self._signals.get(left)
-            if self._signals.ending:
-                restarts.ends.pop()  # no restart follows
-                return None
+        if not self._pause(decision.pause):
+            restarts.ends.pop()  # no restart follows
+            return None
         again = first.again(self._options.restart_arguments, checkpoint)
         environ = {"TRACKSIDE_RESTART": shown(f"{number}: {end.text}")[:MAX_CAUSE]}  # a NUL would be refused
         # Of several runs, such as folds, the next start begins with the first again.

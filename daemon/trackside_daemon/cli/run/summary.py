@@ -65,7 +65,9 @@ class RunFacts(NamedTuple):
         """Return the path of the newest intact checkpoint, of an earlier step than *before*, and why newer ones are none."""
         from trackside_daemon.checkpoints.overview import first_usable
 
-        return first_usable(one for one in self.checkpoints if before is None or (one["step"] is not None and one["step"] < before))
+        return first_usable(
+            one for one in self.checkpoints if before is None or (one["step"] is not None and one["step"] < before)
+        )
 
 
 class CommandSummary:
@@ -103,12 +105,17 @@ class CommandSummary:
         except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"no summary: {error}")
 
-    def facts(self, signals: Signals, report: Callable[[str], None]) -> RunFacts:
-        """Wait as `report` does, and return what a restart of the command needs to know."""
+    def facts(self, signals: Signals, report: Callable[[str], None], ended: str = "") -> RunFacts:
+        """Wait as `report` does, and return what a restart of the command needs to know.
+
+        *ended* is the id of the run that `trackside run` has ended, which may call that a finish.
+        """
         try:
             source = self._settled(signals, report)
             runs = [] if source is None else self._runs(source)
-            unfinished = [run for run in runs if run["state"] != "finished"]
+            unfinished = [run for run in runs if run["id"] == ended] or [
+                run for run in runs if run["state"] != "finished"
+            ]
             if source is None or not unfinished:
                 return RunFacts()
             newest = max(unfinished, key=lambda run: run["started"])
