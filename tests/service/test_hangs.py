@@ -118,7 +118,7 @@ def test_the_note_of_a_stall_has_the_verdict(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("used", "busy"), [(0.0, ()), (0.9, (1,))])
-def test_a_rank_whose_gpu_computes_is_busy(scene: Scene, used: float, busy: tuple[int, ...]) -> None:
+def test_a_rank_with_a_gpu_that_computes_is_busy(scene: Scene, used: float, busy: tuple[int, ...]) -> None:
     """The kernel may take minutes, while the CPU sleeps."""
     samples = [Sample(RANK_INFO, ("3", "GPU-3", "net", "1"), 1.0), Sample(UTILIZATION, ("3", "GPU-3"), used)]
     scene.state.update(Batch("gpu", samples))

@@ -9,14 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-import psutil
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 
-from trackside_daemon.captures.hang.proof import HangProof
 from trackside_daemon.questions.alerts import Alerts
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.endpoints import ENDPOINTS
@@ -198,6 +196,10 @@ class _ApiRoute(Route):
 
 async def _proven(alert: Mapping[str, Any]) -> str:
     """Return the verdict on a run that hangs, if no process of it does anything for some seconds; else an empty text."""
+    import psutil  # most daemons are never asked
+
+    from trackside_daemon.captures.hang.proof import HangProof
+
     pids = (alert["evidence"].get("hang") or {}).get("pids", {}).values()
     proof = HangProof(alert, {pid: psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)})
     if proof.text:
