@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.captures.hang.proof import HangProof
 from trackside_daemon.captures.hang.verdict import hanging
-from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.model.text import duration, matches_wildcards, seconds
 from trackside_daemon.model.troubles import DETECTED
 from trackside_daemon.questions import table as questions
@@ -123,8 +122,8 @@ class TroubleWatch:
         while not self._stopping.wait(POLL_SECONDS):
             try:
                 trouble = self._poll()
-            except (SourceError, OSError):  # the daemon is away; what it knows then proves nothing
-                continue
+            except Exception:  # noqa: BLE001  what cannot be asked or judged, as while the daemon is away, proves nothing
+                trouble = None
             if trouble is not None:
                 self._found(trouble)
                 return
@@ -135,13 +134,15 @@ class TroubleWatch:
         if now - self._asked > AWAY_SECONDS:  # it was away, or this machine was asleep
             self._known_since = now
         self._asked = now
-        for run in runs:
-            if run["ended"] is not None:
-                continue
-            for alert in self._source.ask(questions.Alerts(run=run["id"], firing=True))["alerts"]:
-                if alert["started"] >= self._began and (trouble := self._judge(run, alert, now)) is not None:
-                    return trouble
-        return None
+        found = [self._trouble_of(run, now) for run in runs if run["ended"] is None]
+        stops = next((one for one in found if one is not None and one.kind == "stop"), None)
+        # A run of the command that goes on must not end with another that hangs.
+        return stops or (found[0] if found and None not in found else None)
+
+    def _trouble_of(self, run: Mapping[str, Any], now: float) -> CommandTrouble | None:
+        alerts = self._source.ask(questions.Alerts(run=run["id"], firing=True))["alerts"]
+        judged = (self._judge(run, alert, now) for alert in alerts if alert["started"] >= self._began)
+        return next((one for one in judged if one is not None), None)
 
     def _judge(self, run: Mapping[str, Any], alert: Mapping[str, Any], now: float) -> CommandTrouble | None:
         name, fires = alert["alert"], now - alert["started"]
