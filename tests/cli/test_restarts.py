@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
+from typing import TYPE_CHECKING, Any, cast
+
 import pytest
 
+from trackside_daemon.cli.run import trouble_watch
 from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, restarts
-from trackside_daemon.cli.run.trouble_watch import StopOn, stop_alerts
+from trackside_daemon.cli.run.trouble_watch import EndConditions, StopOn, TroubleWatch, stop_alerts
+from trackside_daemon.linux.job_processes import JobProcesses
+from trackside_daemon.questions import table as questions
+
+if TYPE_CHECKING:
+    from trackside_daemon.cli.sources.source import Source
 
 ALL = frozenset({"crash", "hang", "nan"})
 
@@ -80,6 +90,37 @@ def test_arguments_for_restarts_get_the_checkpoint() -> None:
     assert again.environ == {"A": "1", "TRACKSIDE_RESUME": "/data/step 5"}
     assert first.again(["--resume", "{checkpoint}"], "") == CommandStart(["python", "train.py"], {"A": "1"})
     assert first.again(["--resume", "auto"], "").command == ["python", "train.py", "--resume", "auto"]
+
+
+class TwoRuns:
+    """The answers of a daemon on a command of two runs, of which the first has a NaN."""
+
+    def __init__(self, ended: float | None) -> None:
+        self.runs = [{"id": "a", "ended": None}, {"id": "b", "ended": ended}]
+
+    def ask(self, question: Any) -> dict[str, Any]:
+        if isinstance(question, questions.Runs):
+            return {"runs": self.runs}
+        nan = {
+            "alert": "NonFinite",
+            "severity": "critical",
+            "started": time.time() + 1,
+            "summary": "NaN",
+            "evidence": {},
+        }
+        return {"alerts": [nan] if question.run == "a" else []}
+
+
+@pytest.mark.parametrize(("ended", "found"), [(None, False), (1.0, True)])
+def test_a_run_that_goes_on_is_not_ended_for_another(
+    ended: float | None, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trouble_watch, "NAN_SECONDS", -10.0)
+    processes = JobProcesses(os.getpid(), "none")
+    source = cast("Source", TwoRuns(ended))
+    watch = TroubleWatch(source, "none", processes, EndConditions(frozenset({"nan"})), lambda _: None)
+    watch.stop()
+    assert (watch._poll() is not None) is found
 
 
 def test_flags_become_restarts() -> None:

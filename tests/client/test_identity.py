@@ -72,6 +72,13 @@ def test_what_is_given_comes_before_the_environment_and_that_before_the_launcher
     assert (neither.name, neither.run) == ("train", "torchrun-job-17")
 
 
+@pytest.mark.parametrize(("name", "run"), [("fold-1", "from outside"), ("fold-2", "torchrun-job-17")])
+def test_only_the_run_of_this_name_continues_after_a_restart(name: str, run: str) -> None:
+    """A command of several runs may have ended in its first."""
+    environ = {"RANK": "0", "TORCHELASTIC_RUN_ID": "job-17", "TRACKSIDE_RUN_ID": "from outside"}
+    assert identify(name, environ={**environ, "TRACKSIDE_RESTARTED_RUN": "fold-1"}).run == run
+
+
 def test_a_name_or_id_of_another_type_is_its_text() -> None:
     name: Any = Path("a/b")
     run: Any = 17

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from end_to_end.test_run_command import Started
 
 TRAINING = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 import trackside
 directory = Path(sys.argv[1])
@@ -37,8 +37,9 @@ for step in range(checkpoints.next_step, 130):
     if number == 0 and step == 45:
         orphan = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         (directory / "orphan").write_text(str(orphan.pid))
-        raise KeyError("lost")
+        raise ValueError("lo\\0st")
     if number == 1 and step == 105:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         time.sleep(1000)
 print("sum", state["sum"], flush=True)
 """
@@ -79,14 +80,14 @@ def test_a_run_goes_on_after_a_crash_and_after_a_hang(started: Started, tmp_path
     said = [line for line in complaints.splitlines() if "restart" in line]
     assert (
         said[0]
-        == f"trackside: restart 1 of 3 in 5 s from {at}/step-00000039, after crash: KeyError: 'lost', at step 45"
+        == f"trackside: restart 1 of 3 in 5 s from {at}/step-00000039, after crash: ValueError: lo\\x00st, at step 45"
     )
-    assert "after hang: rank 0 is at train.py:23 in <module>, at step 105" in said[1]
+    assert "after hang: rank 0 is at train.py:24 in <module>, at step 105" in said[1]
     assert said[2].startswith(
         "trackside: restarted 2 times: crash at step 45, hang at step 105; without --restart it would"
     )
     run = of_run(started, "heals")
-    assert [one["state"] for one in run["attempt_list"]] == ["failed", "stopped", "finished"]
+    assert [one["state"] for one in run["attempt_list"]] == ["failed", "finished", "finished"]
     assert [
         (one["attempt"], one["first_step"], one["last_step"]) for one in run["metrics"] if one["key"] == "loss"
     ] == [
@@ -100,6 +101,15 @@ def test_a_run_goes_on_after_a_crash_and_after_a_hang(started: Started, tmp_path
         (2, f"{at}/step-00000099"),
     ]
     assert not psutil.pid_exists(int((tmp_path / "orphan").read_text()))
+
+
+def test_what_a_command_leaves_running_stays_when_no_restart_follows(started: Started) -> None:  # noqa: F811
+    left = "sleep 1000 >/dev/null 2>&1 & echo $!; exit"
+    for status in (0, 2):
+        ended, printed, _ = started.run("sh", "-c", f"{left} {status}", flags=["--restart=3"])
+        background = psutil.Process(int(printed))
+        assert (ended, background.name()) == (status, "sleep")
+        background.kill()
 
 
 def test_a_signal_for_the_command_line_is_never_answered_by_a_restart(started: Started) -> None:  # noqa: F811

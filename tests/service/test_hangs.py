@@ -14,6 +14,7 @@ from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.model.capture import AlertLink, RankAnswer
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.families.gpu import RANK_INFO, UTILIZATION
 from trackside_daemon.model.metric import Batch, Distribution, Sample
 from trackside_daemon.model.records import Alert, AlertNote
 from trackside_daemon.model.state import State
@@ -114,6 +115,17 @@ def test_the_note_of_a_stall_has_the_verdict(scene: Scene) -> None:
     (request,) = scene.requests
     assert (request.run, request.attempt, request.kind, request.ranks) == ("net-1", 2, "flight_recorder", (0, 1, 2))
     assert request.cause == AlertLink("TrainingStalled", NOW, {"run": "net"})
+
+
+@pytest.mark.parametrize(("used", "busy"), [(0.0, ()), (0.9, (1,))])
+def test_a_rank_with_a_gpu_that_computes_is_busy(scene: Scene, used: float, busy: tuple[int, ...]) -> None:
+    """The kernel may take minutes, while the CPU sleeps."""
+    samples = [Sample(RANK_INFO, ("3", "GPU-3", "net", "1"), 1.0), Sample(UTILIZATION, ("3", "GPU-3"), used)]
+    scene.state.update(Batch("gpu", samples))
+    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)], 2: [flight(32)]}
+    found = scene.verdict()
+    assert found is not None
+    assert found["busy"] == busy
 
 
 def test_ranks_that_make_progress_have_no_verdict(scene: Scene) -> None:

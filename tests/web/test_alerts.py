@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from histories import opened
+from processes import eventually
 
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 NOW = 1_700_000_000.0
 HOT = Alert("GpuHot", "warning", NOW, labels={"gpu": "3"}, summary="hot", evidence={"temperature": 91})
@@ -202,29 +208,73 @@ def test_changes_need_the_token_also_where_reading_is_public(site: Any) -> None:
         assert client.ask(method, f"/api/v1/{path}", json={"labels": {}}).status_code == 401
 
 
-HANG = {"kind": "outside", "text": "Rank 0 is at a.py:3 in f.", "ranks": [0], "waiting": [], "busy": []}
+HANG = {"kind": "outside", "text": "Rank 0 is at a.py:3 in f.", "ranks": [0], "waiting": [], "busy": []} | {
+    "unseen": [],
+    "places": {"0": "a.py:3 in f"},
+}
+SLEEPS = "import time; time.sleep(1000)"
+WORKER_COMPUTES = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+PDB = [{"rank": 0, "threads": [{"name": "MainThread", "frames": ["/usr/lib/python3.11/pdb.py:3 interaction"]}]}]
+ENCODES = [{"rank": 0, "threads": [{"name": "MainThread", "frames": ["/work/encode.py:3 main"]}]}]
+
+
+@pytest.fixture
+def rank_process(request: pytest.FixtureRequest) -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", request.param], start_new_session=True)
+    waits = psutil.Process(process.pid)
+    # An interpreter that starts is busy.
+    eventually(lambda: waits.children() if "subprocess" in request.param else waits.status() == psutil.STATUS_SLEEPING)
+    yield process.pid
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 @pytest.mark.parametrize(
-    ("change", "evidence", "status"),
+    ("rank_process", "change", "evidence", "answer"),
     [
-        ({}, {"hang": HANG}, 503),
-        ({"severity": "warning"}, {"hang": HANG}, 200),
-        ({"alert": "RankSilent"}, {"hang": HANG}, 200),
-        ({"ended": NOW + 2}, {"hang": HANG}, 200),
-        ({}, {}, 200),
-        ({}, {"hang": {**HANG, "busy": [0]}}, 200),
-        ({}, {"hang": {**HANG, "busy": [1], "waiting": [1]}}, 503),
+        (SLEEPS, {}, {}, ("a%2Fb", 503)),
+        (SLEEPS, {}, {"stacks": ENCODES}, ("id-1", 503)),
+        (SLEEPS, {}, {"hang": {**HANG, "busy": [1], "waiting": [1], "pids": {"1": 1}}}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {}, ("", 200)),
+        (SLEEPS, {}, {}, ("id", 200)),
+        (SLEEPS, {"severity": "warning"}, {}, ("a%2Fb", 200)),
+        (SLEEPS, {"alert": "RankSilent"}, {}, ("a%2Fb", 200)),
+        (SLEEPS, {"ended": NOW + 2}, {}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"hang": None}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"hang": {**HANG, "busy": [0]}}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"hang": {**HANG, "unseen": [1]}}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"hang": {**HANG, "ranks": [0, 1]}}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"stacks": PDB}, ("a%2Fb", 200)),
+        (WORKER_COMPUTES, {}, {}, ("a%2Fb", 200)),
     ],
+    indirect=["rank_process"],
 )
 def test_a_run_is_alive_until_its_verdict_is_a_proven_hang(
-    site: Any, change: dict[str, Any], evidence: dict[str, Any], status: int
+    site: Any, rank_process: int, change: dict[str, Any], evidence: dict[str, Any], answer: tuple[str, int]
 ) -> None:
-    alert = Alert("TrainingStalled", "critical", NOW, "id-1", {"run": "a/b"}, "run a/b stands", evidence=evidence)
+    """All ranks are known here, and no process of them does anything; the name is the whole one."""
+    asked, status = answer
+    found = {"hang": HANG, **evidence}
+    found["hang"] = found["hang"] and {"pids": {"0": rank_process}, **found["hang"]}
+    alert = Alert("TrainingStalled", "critical", NOW, "id-1", {"run": "a/b"}, "run a/b stands", evidence=found)
     site.keep([opened("id-1", name="a/b"), replace(alert, **change)])
-    answer = site.client().get("/-/run/a%2Fb/live")  # nobody has to log in
-    assert answer.status_code == status
-    assert ("run a/b stands: Rank 0 is at a.py:3 in f." in answer.text) == (status == 503)
+    live = site.client().get(f"/-/run/{asked}/live")  # nobody has to log in
+    assert live.status_code == status
+    assert ("run a/b stands: Rank 0 is at a.py:3 in f." in live.text) == (status == 503)
+
+
+def test_a_stopped_rank_is_alive(site: Any) -> None:
+    process = subprocess.Popen(["sleep", "1000"])
+    process.send_signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        found = {"hang": {**HANG, "pids": {"0": process.pid}}}
+        stall = Alert("TrainingStalled", "critical", NOW, "id-1", {"run": "a/b"}, "run a/b stands", evidence=found)
+        site.keep([opened("id-1", name="a/b"), stall])
+        assert site.client().get("/-/run/id-1/live").status_code == 200
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_run_of_which_nothing_is_known_is_alive(site: Any) -> None:

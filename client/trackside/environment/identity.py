@@ -59,15 +59,19 @@ def identify(
     local_rank = place.local_rank or 0
     job = _job(environ)
     ray_name, ray_id = ray_run(environ) or ("", "")
-    run_id = redact_text(writable(str(run or "")) or environ.get("TRACKSIDE_RUN_ID") or ray_id)
     given = redact_text(writable(str(name or "")) or environ.get("TRACKSIDE_RUN_NAME", ""))
+    own_name = given or redact_text(ray_name or _script(job))
+    # After a restart of the command, only the run of this name continues; others of the command are none of its attempts.
+    continued = environ.get("TRACKSIDE_RESTARTED_RUN", own_name) == own_name
+    wanted = environ.get("TRACKSIDE_RUN_ID") if continued else ""
+    run_id = redact_text(writable(str(run or "")) or wanted or ray_id)
     if not run_id:
         run_id = _launch(environ, proc, place)
         if given and names is not None and names.setdefault(run_id, given) != given:
             run_id += f"-{crc32(given.encode()):08x}"
     return Identity(
         run=run_id,
-        name=given or redact_text(ray_name or _script(job)),
+        name=own_name,
         attempt=_attempt(environ),
         rank=place.rank or 0,
         local_rank=local_rank,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 CPU_SHARE = 0.05  # of a core, from which on a process is busy; the threads of the client need a hundredth of it
+POLL_SECONDS = 0.2  # between two looks whether they are to be left alone
 IO_BYTES = 64 * 1024  # read and written within one look at it, from which on a process is busy
 
 
@@ -63,13 +65,19 @@ class JobProcesses:
             with suppress(psutil.Error):
                 one.send_signal(number)
 
-    def end(self, seconds: float) -> None:
-        """End those that are left: they may hold GPU memory, ports and files. After so many seconds they are killed."""
+    def end(self, seconds: float, given_up: Callable[[], object] = lambda: False) -> None:
+        """End those that are left: they may hold GPU memory, ports and files. After so many seconds they are killed.
+
+        *given_up* tells that they may stay, which is asked again and again.
+        """
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if not (left := self.find()):
-                return
-            self.send(number)
-            psutil.wait_procs(left, timeout=seconds)
+            left = [] if given_up() else self.find()
+            for one in left:
+                with suppress(psutil.Error):
+                    one.send_signal(number)
+            until = time.monotonic() + seconds
+            while left and not given_up() and time.monotonic() < until:
+                _, left = psutil.wait_procs(left, timeout=POLL_SECONDS)
 
 
 def paused(process: psutil.Process) -> str:

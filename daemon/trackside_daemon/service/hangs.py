@@ -21,6 +21,7 @@ from trackside_daemon.collectors.process.process_tree import read_stat
 from trackside_daemon.detectors.deaths import how_ended
 from trackside_daemon.model.capture import AlertLink
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.families.gpu import RANK_INFO, UTILIZATION
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import ENDED, STALLS, Alert, AlertNote
 from trackside_daemon.model.stall import is_quiet, usual_step
@@ -32,6 +33,8 @@ ALERTS = STALLS | {"TrainingProcessDied"}
 ANSWERS_APART_SECONDS = 1.0  # seconds between two answers of a rank that makes no progress
 RETRIES = (5.0, 15.0, 60.0, 300.0)  # seconds between two tries, while an alert fires that has no verdict yet
 BUSY = 0.03  # CPU seconds of a main thread between the two answers from which on it does not wait
+GPU_SHARE = 0.05  # of the time, from which on a GPU is busy
+DEADLOCKS = ("other_operation", "other_shape")  # kinds that never end, whatever the GPUs do that wait
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one alert
 MAX_WAITING = 64  # most alerts that wait for a verdict, each in a thread; further ones get none
 MAX_UNSEEN_RANKS = 65_536  # most ranks of a run that are named as unseen
@@ -196,6 +199,8 @@ class Hangs:
         if hang.pushed is None and not (found and set(found.waiting) - moved):
             return None  # nobody waits for the rank that has ended
         if found is not None:
+            gpus = self._on_gpus(hang.name) & dumps.keys() if found.kind not in DEADLOCKS else ()
+            found = found._replace(busy=tuple(sorted({*found.busy, *gpus})))
             found = found._replace(pids={str(one.rank): one.pid for one in self._ranks(hang.run)[:PLACES]})
         return found if found is None or view is None else compared(found, view)
 
@@ -227,6 +232,12 @@ class Hangs:
         stats = ((one.rank, read_stat(f"/proc/{one.pid}/task", one.pid)) for one in self._ranks(run))
         ticks = os.sysconf("SC_CLK_TCK")
         return {rank: (stat.user + stat.system) / ticks for rank, stat in stats if stat is not None}
+
+    def _on_gpus(self, name: str) -> set[int]:
+        """Return the ranks of a run, by its name, whose GPU computes: the CPU may sleep until a kernel of minutes ends."""
+        infos, used = self._state.values(time.monotonic(), RANK_INFO, UTILIZATION)
+        gpus = {gpu for (gpu, *_), value in used.items() if isinstance(value, float) and value >= GPU_SHARE}
+        return {int(rank) for gpu, _, run, rank in infos if run == name and gpu in gpus and rank.isdecimal()}
 
     def _ranks(self, run: str) -> list[TrainingProcess]:
         """Return the processes of a run's ranks as of the last tick."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import zlib
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
@@ -14,7 +15,6 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 
-from trackside_daemon.captures.hang.verdict import hanging
 from trackside_daemon.questions.alerts import Alerts
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.endpoints import ENDPOINTS
@@ -43,6 +43,7 @@ _REASONS = {
     503: "stuck",
     507: "full",
 }
+STILL_SECONDS = 2.0  # for which no process of a run may do anything before it counts as one that hangs
 OWN_SOURCE = "trackside"  # the name in `collect[]` for the daemon's own families, including those of its process
 
 
@@ -128,11 +129,13 @@ class WebApp:
 
     async def live(self, request: Request) -> Response:
         """Answer ``/-/run/NAME/live``: 503 once the verdict says that the run hangs; 200 else, also if nothing is known of it."""
+        name, text = request.path_params["name"], ""
         try:
-            found = await self._access.ask(
-                Alerts(run=request.path_params["name"], firing=True, alert="TrainingStalled")
-            )
-            text = next(filter(None, map(hanging, found["alerts"])), "")
+            found = await self._access.ask(Alerts(run=name, firing=True, alert="TrainingStalled")) if name else {}
+            for alert in found.get("alerts", ()):
+                # A name that only begins like an id, or the newest run of several, must not show another run's.
+                if name in {alert["run"], alert["labels"].get("run")} and not text:
+                    text = await _proven(alert)
         except Exception:  # noqa: BLE001  whoever asks ends the run after a 503
             text = ""
         return PlainTextResponse(f"{text or 'nothing says that it hangs'}\n", 503 if text else 200)
@@ -189,6 +192,19 @@ class _ApiRoute(Route):
         if match is not Match.NONE:
             child_scope["path_params"] = {name: unquote(text) for name, text in child_scope["path_params"].items()}
         return match, child_scope
+
+
+async def _proven(alert: Mapping[str, Any]) -> str:
+    """Return the verdict on a run that hangs, if no process of it does anything for some seconds; else an empty text."""
+    import psutil  # most daemons are never asked
+
+    from trackside_daemon.captures.hang.proof import HangProof
+
+    pids = (alert["evidence"].get("hang") or {}).get("pids", {}).values()
+    proof = HangProof(alert, {pid: psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)})
+    if proof.text:
+        await asyncio.sleep(STILL_SECONDS)
+    return proof.text if proof.holds(STILL_SECONDS) else ""
 
 
 async def _http_error(request: Request, problem: Exception) -> Response:

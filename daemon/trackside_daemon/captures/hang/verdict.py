@@ -31,7 +31,7 @@ class HangVerdict(NamedTuple):
         seconds: How long it has waited; 0 outside any.
         places: Innermost call in the user's code by rank.
         pids: Process id by rank, of those that this daemon sees.
-        busy: The ranks whose main thread computes; those that wait in a collective may do so.
+        busy: The ranks whose main thread or GPU computes; those that wait in a collective may do so.
     """
 
     kind: Kind

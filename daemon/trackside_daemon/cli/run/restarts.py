@@ -133,6 +133,11 @@ class Restarts:
         self._reached: int | None = None
         self._same: Counter[tuple[str, str, int | None]] = Counter()
 
+    def may_answer(self, kind: str, status: int) -> bool:
+        """Return whether an end of this kind may be followed by a restart."""
+        final = kind == "crash" and (status in FINAL_STATUSES or status - 128 in FINAL_SIGNALS)
+        return kind in self.kinds and bool(status) and not final
+
     def after(self, end: CommandEnd) -> RestartDecision:
         """Return whether and when the command starts again."""
         if end.kind not in self.kinds or not end.status:

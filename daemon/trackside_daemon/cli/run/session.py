@@ -48,6 +48,7 @@ NOT_FOUND = 127  # exit status, as in shells
 STOPPED = 79  # exit status after an alert of --stop-on, beyond those of sysexits.h
 REQUEUED = 75  # exit status of a command whose job Slurm starts again: sysexits.h's EX_TEMPFAIL
 TERMINATION_SECONDS = 30.0  # between SIGTERM and SIGKILL, for a command that is ended because of a trouble
+MAX_CAUSE = 4096  # characters of the cause that the next start gets
 FOLLOWER = "trackside_daemon.cli.run.follower"
 FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
 
@@ -137,7 +138,9 @@ class _Session:
         self._probe = probe
         self._launch = uuid4().hex[:16]
         self._died_after: float | None = None
-        self._trouble: CommandTrouble | None = None
+        self._found: CommandTrouble | None = None
+        self._trouble: CommandTrouble | None = None  # for which the command was ended
+        self._is_interrupted = False
         self._is_requeued = False
 
     def run(self, config: Config, flags: Sequence[str]) -> int:
@@ -177,15 +180,15 @@ class _Session:
                 return _report_unstarted(self._command[0], error)
             try:
                 status = self._run_once(command, daemon, console, since, environ)
-                interrupted = self._signals.ending
-                self._signals.clear()
-                again = None if interrupted or self._trouble_stops else self._next_start(first, status, daemon)
+                again = None if self._is_interrupted or self._trouble_stops else self._next_start(first, status, daemon)
                 if again is None:
                     if daemon is not None:
                         self._summarize(daemon, command.code or 0)
                     if self._options.restarts is not None and (line := self._options.restarts.line(time.monotonic())):
                         report(line)
-                    return STOPPED if self._trouble_stops else REQUEUED if self._is_requeued else status
+                    # A command may answer SIGTERM by status 0, and it is not complete all the same.
+                    ended = status or int(self._trouble is not None)
+                    return STOPPED if self._trouble_stops else REQUEUED if self._is_requeued else ended
                 start = again
             finally:
                 # After the summary, because before Linux 6.15 the daemon reads from the zombie how the command ended.
@@ -203,15 +206,19 @@ class _Session:
         if console is not None:
             console.start()
         follower = None if daemon is None or self._options.follow is None else self._start_follower(since, environ)
-        restarts, self._trouble = self._options.restarts, None
+        restarts, self._found, self._trouble = self._options.restarts, None, None
         ours = {child.pid for child in (follower, daemon and daemon.child) if child is not None}
         processes = JobProcesses(command.pid, self._launch, ours)
         watch = self._watch(daemon, processes)
         status = self._wait(command, daemon, processes)
+        self._is_interrupted = bool(self._signals.ending)
+        self._signals.clear()
         if watch is not None:
             watch.stop()
-        if restarts is not None or self._trouble is not None:
-            processes.end(TERMINATION_SECONDS)
+        kind = "crash" if self._trouble is None else self._trouble.kind
+        wanted = restarts is not None and not self._is_interrupted and restarts.may_answer(kind, status)
+        if wanted or self._trouble is not None:
+            processes.end(TERMINATION_SECONDS, lambda: self._signals.ending)
         if console is not None:
             console.stop()
         if follower is not None:
@@ -260,7 +267,8 @@ class _Session:
                 remove_stale(_profiler_directory(daemon) / SOCKET)  # with SIGKILL it leaves it, and so may its worker
             if number in self._signals.handled and not self._probe.received(number):
                 command.send(number)
-            if self._trouble is not None and not ends_until:
+            if self._found is not None and not ends_until:
+                self._trouble = self._found  # one that is found after the command's end has not ended it
                 report(f"{self._trouble.line}; the command is ended")
                 processes.send(signal.SIGTERM)
                 ends_until = time.monotonic() + TERMINATION_SECONDS
@@ -285,7 +293,7 @@ class _Session:
         from trackside_daemon.cli.run.trouble_watch import TroubleWatch
 
         def found(trouble: CommandTrouble) -> None:
-            self._trouble = trouble
+            self._found = trouble
             self._signals.wake()
 
         return TroubleWatch(daemon.source, self._launch, processes, wanted, found)
@@ -297,6 +305,13 @@ class _Session:
             report(f"not restarted: {type(error).__name__}: {error}")
             return None
 
+    def _pause(self, seconds: float) -> bool:
+        """Wait, and return whether no signal came that ends a job."""
+        until = time.monotonic() + seconds
+        while not self._signals.ending and (left := until - time.monotonic()) > 0:
+            self._signals.get(left)
+        return not self._signals.ending
+
     def _next(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
         """Return the next start of the command, after a pause; None for none."""
         restarts = self._options.restarts
@@ -304,7 +319,7 @@ class _Session:
             return None
         trouble = self._trouble
         summary = None if daemon is None else CommandSummary(self._launch, daemon, self._died_after, "")
-        facts = RunFacts() if summary is None else summary.facts(self._signals, report)
+        facts = RunFacts() if summary is None else summary.facts(self._signals, report, trouble.run if trouble else "")
         if self._signals.ending:
             return None
         kind, cause = ("crash", facts.cause) if trouble is None else (trouble.kind, trouble.text)
@@ -315,6 +330,7 @@ class _Session:
                 report(decision.reason)
             return None
         if self._options.requeue:
+            restarts.ends.pop()  # no restart by this process follows
             self._is_requeued = _requeue(self._options.requeue, f"{kind}: {end.text}")
             return None
         before = None if trouble is None else trouble.step
@@ -326,15 +342,14 @@ class _Session:
         number = len(restarts.ends)
         where = f" from {checkpoint}" if checkpoint else ""
         report(f"restart {number} of {restarts.most} in {duration(decision.pause)}{where}, after {kind}: {end.text}")
-        until = time.monotonic() + decision.pause
-        while (left := until - time.monotonic()) > 0:
-            self._signals.get(left)
-            if self._signals.ending:
-                return None
+        if not self._pause(decision.pause):
+            restarts.ends.pop()  # no restart follows
+            return None
         again = first.again(self._options.restart_arguments, checkpoint)
-        environ = {"TRACKSIDE_RESTART": f"{number}: {end.text}"}
+        environ = {"TRACKSIDE_RESTART": shown(f"{number}: {end.text}")[:MAX_CAUSE]}  # a NUL would be refused
         # Of several runs, such as folds, the next start begins with the first again.
-        environ |= {"TRACKSIDE_RUN_ID": facts.run} if facts.runs == 1 else {}
+        if facts.runs == 1 and not os.environ.get("TRACKSIDE_RUN_ID"):
+            environ |= {"TRACKSIDE_RUN_ID": facts.run, "TRACKSIDE_RESTARTED_RUN": facts.name}
         return again._replace(environ={**again.environ, **environ})
 
 

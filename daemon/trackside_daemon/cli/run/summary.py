@@ -47,6 +47,7 @@ class RunFacts(NamedTuple):
 
     Attributes:
         run: Its id; empty if there is none that did not finish. Of several, the newest.
+        name: Its name.
         runs: Number of the command's runs.
         cause: What it died of; empty if unknown.
         step: Its last step; None before the first.
@@ -54,6 +55,7 @@ class RunFacts(NamedTuple):
     """
 
     run: str = ""
+    name: str = ""
     runs: int = 0
     cause: str = ""
     step: int | None = None
@@ -63,7 +65,9 @@ class RunFacts(NamedTuple):
         """Return the path of the newest intact checkpoint, of an earlier step than *before*, and why newer ones are none."""
         from trackside_daemon.checkpoints.overview import first_usable
 
-        return first_usable(one for one in self.checkpoints if before is None or one["step"] < before)
+        return first_usable(
+            one for one in self.checkpoints if before is None or (one["step"] is not None and one["step"] < before)
+        )
 
 
 class CommandSummary:
@@ -101,17 +105,24 @@ class CommandSummary:
         except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"no summary: {error}")
 
-    def facts(self, signals: Signals, report: Callable[[str], None]) -> RunFacts:
-        """Wait as `report` does, and return what a restart of the command needs to know."""
+    def facts(self, signals: Signals, report: Callable[[str], None], ended: str = "") -> RunFacts:
+        """Wait as `report` does, and return what a restart of the command needs to know.
+
+        *ended* is the id of the run that `trackside run` has ended, which may call that a finish.
+        """
         try:
             source = self._settled(signals, report)
             runs = [] if source is None else self._runs(source)
-            unfinished = [run for run in runs if run["state"] != "finished"]
+            unfinished = [run for run in runs if run["id"] == ended] or [
+                run for run in runs if run["state"] != "finished"
+            ]
             if source is None or not unfinished:
                 return RunFacts()
             newest = max(unfinished, key=lambda run: run["started"])
             found = self._checkpoints(source, newest["id"], signals)
-            return RunFacts(newest["id"], len(runs), newest["cause"], newest["step"], tuple(reversed(found)))
+            return RunFacts(
+                newest["id"], newest["name"], len(runs), newest["cause"], newest["step"], tuple(reversed(found))
+            )
         except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"nothing is known of the command's runs: {error}")
             return RunFacts()

@@ -6,9 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.captures.hang.proof import HangProof
 from trackside_daemon.captures.hang.verdict import hanging
-from trackside_daemon.cli.sources.source import SourceError
-from trackside_daemon.linux.job_processes import activity, busy, paused, with_children
 from trackside_daemon.model.text import duration, matches_wildcards, seconds
 from trackside_daemon.model.troubles import DETECTED
 from trackside_daemon.questions import table as questions
@@ -16,16 +15,14 @@ from trackside_daemon.questions import table as questions
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    import psutil
-
     from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.linux.job_processes import JobProcesses
 
 POLL_SECONDS = 2.0
 STILL_SECONDS = 5.0  # for which no process may do anything before a run that stands still is ended
+MOST_STILL_SECONDS = 80.0  # the same for one that was busy in between again and again
 AWAY_SECONDS = 15.0  # between two answers, from which on what the daemon says of the time between proves nothing
 NAN_SECONDS = 30.0  # for which a value has to be NaN
-DEBUGGERS = ("pdb.py", "bdb.py", "debugpy", "pydevd", "code.py")  # parts of the paths of their frames
 
 
 class CommandTrouble(NamedTuple):
@@ -111,6 +108,7 @@ class TroubleWatch:
         self._wanted, self._found = wanted, found
         self._began = time.time()
         self._known_since = self._asked = time.time()  # the daemon has answered all the time since
+        self._still: dict[int, float] = {}  # seconds that the next proof has to last, by id of the alert
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trackside-troubles", daemon=True)
         self._thread.start()
@@ -124,8 +122,8 @@ class TroubleWatch:
         while not self._stopping.wait(POLL_SECONDS):
             try:
                 trouble = self._poll()
-            except (SourceError, OSError):  # the daemon is away; what it knows then proves nothing
-                continue
+            except Exception:  # noqa: BLE001  what cannot be asked or judged, as while the daemon is away, proves nothing
+                trouble = None
             if trouble is not None:
                 self._found(trouble)
                 return
@@ -136,13 +134,15 @@ class TroubleWatch:
         if now - self._asked > AWAY_SECONDS:  # it was away, or this machine was asleep
             self._known_since = now
         self._asked = now
-        for run in runs:
-            if run["ended"] is not None:
-                continue
-            for alert in self._source.ask(questions.Alerts(run=run["id"], firing=True))["alerts"]:
-                if alert["started"] >= self._began and (trouble := self._judge(run, alert, now)) is not None:
-                    return trouble
-        return None
+        found = [self._trouble_of(run, now) for run in runs if run["ended"] is None]
+        stops = next((one for one in found if one is not None and one.kind == "stop"), None)
+        # A run of the command that goes on must not end with another that hangs.
+        return stops or (found[0] if found and None not in found else None)
+
+    def _trouble_of(self, run: Mapping[str, Any], now: float) -> CommandTrouble | None:
+        alerts = self._source.ask(questions.Alerts(run=run["id"], firing=True))["alerts"]
+        judged = (self._judge(run, alert, now) for alert in alerts if alert["started"] >= self._began)
+        return next((one for one in judged if one is not None), None)
 
     def _judge(self, run: Mapping[str, Any], alert: Mapping[str, Any], now: float) -> CommandTrouble | None:
         name, fires = alert["alert"], now - alert["started"]
@@ -152,7 +152,7 @@ class TroubleWatch:
                 return CommandTrouble("stop", run["id"], name, line)
         if name == "TrainingStalled" and "hang" in self._wanted.kinds and alert["started"] >= self._known_since:
             line = hanging(alert)
-            if line and self._is_proven(alert["evidence"]) and self._still_fires(run, alert):
+            if line and self._is_proven(alert) and self._still_fires(run, alert):
                 text = str(alert["evidence"]["hang"]["text"]).rstrip(".")
                 return CommandTrouble("hang", run["id"], text[:1].lower() + text[1:], line.rstrip("."))
         if (
@@ -168,40 +168,16 @@ class TroubleWatch:
         firing = self._source.ask(questions.Alerts(run=run["id"], firing=True, evidence=False))["alerts"]
         return any(one["id"] == alert["id"] for one in firing)
 
-    def _is_proven(self, evidence: Mapping[str, Any]) -> bool:
+    def _is_proven(self, alert: Mapping[str, Any]) -> bool:
         """Return whether no rank can go on: none does anything, except for those that wait in a collective.
 
-        A rank that waits may use a whole core, as NCCL does. A rank that others wait for, and that computes, reads or
-        writes, will go on.
+        A training that was busy, and did nothing for a moment, proves nothing: it has to be still for twice as long then.
         """
-        hang = evidence["hang"]
-        pids = {int(rank): pid for rank, pid in hang.get("pids", {}).items()}
-        ours = {one.pid: one for one in self._processes.find()}
-        ranks = {rank: ours[pid] for rank, pid in pids.items() if pid in ours}
-        known = set(hang["ranks"]) | set(hang["waiting"]) | {int(rank) for rank in hang["places"]}
-        ended = hang["kind"] == "ended"
-        if not ranks or (known - ranks.keys() and not ended) or hang["unseen"] or _is_debugged(evidence):
+        proof = HangProof(alert, {one.pid: one for one in self._processes.find()})
+        seconds = self._still.get(alert["id"], STILL_SECONDS)
+        if not proof.text or self._stopping.wait(seconds):
             return False
-        held = [one for rank, one in ranks.items() if rank not in hang["waiting"]]
-        watched = with_children(held)
-        if any(map(paused, with_children(list(ranks.values())).values())):
-            return False
-        before = {pid: activity(one) for pid, one in watched.items()}
-        if self._stopping.wait(STILL_SECONDS):
-            return False
-        after: dict[int, psutil.Process] = with_children(held)
-        return not any(
-            busy(before.get(pid), activity(after[pid]) if pid in after else None, STILL_SECONDS)
-            for pid in before.keys() | after.keys()
-        )
-
-
-def _is_debugged(evidence: Mapping[str, Any]) -> bool:
-    """Return whether a main thread is in a debugger of Python's, whose user thinks."""
-    return any(
-        part in frame
-        for stack in evidence.get("stacks", ())
-        for thread in stack.get("threads", ())
-        for frame in thread.get("frames", ())
-        for part in DEBUGGERS
-    )
+        self._asked += seconds
+        proven = proof.holds(seconds)
+        self._still[alert["id"]] = min(seconds * 2, MOST_STILL_SECONDS)
+        return proven
