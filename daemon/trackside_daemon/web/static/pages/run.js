@@ -77,6 +77,7 @@ class Tabs {
 }
 
 const LARGE_RUN_METRICS = 5000; // Metrics of a large run.
+const SETTLING_SECONDS = 60; // Until the history has the last values of a run that has ended.
 const MAX_MARKS = 500;
 
 export const title = "Run";
@@ -154,6 +155,8 @@ class RunPage {
   }
 
   #show(run) {
+    const isNewer = run.metrics.some((metric, at) => metric.last_time !== this.run.metrics[at]?.last_time);
+    if (isNewer && ENDED.has(run.state)) this.charts.updateLive({ step: run.step, time: run.ended, values: {} });
     this.run = run;
     this.head.update(run);
     this.selection.update(run);
@@ -179,7 +182,7 @@ class RunPage {
     this.head.updateLive({ row: overview.runs.find((item) => item.id === this.run.id), alerts, now: overview.time });
     this.machine.update(overview, this.run);
     this.performance.updateLive(overview);
-    this.#reloadIfDue(alerts.length);
+    this.#reloadIfDue(alerts.length, overview.time);
   }
 
   // Called with the newest values of every key.
@@ -195,9 +198,10 @@ class RunPage {
     if (changed || Object.keys(data.values).some((key) => !this.charts.has(key))) this.reload();
   }
 
-  #reloadIfDue(firing) {
+  #reloadIfDue(firing, now) {
     const interval = this.run.metrics.length > LARGE_RUN_METRICS ? LARGE_RUN_MS : RUN_MS;
-    const due = isDue(this.loadedAt, interval) && !ENDED.has(this.run.state);
+    const settles = !ENDED.has(this.run.state) || now - this.run.ended < SETTLING_SECONDS;
+    const due = isDue(this.loadedAt, interval) && settles;
     if (due || firing !== (this.firing ?? firing)) this.reload();
     this.firing = firing;
   }
