@@ -7,7 +7,8 @@ TracksideCallback().attach(trainer, eval=evaluator)  # before trainer.run(…)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ignite.engine import Events
@@ -30,7 +31,7 @@ class TracksideCallback:
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         self.adapter = RunAdapter(name, arguments)
         self.is_training = False
-        self._trainer: Any = None
+        self._trainer: Callable[[], Any] = _nothing  # with --auto this outlives it
         self._optimizer: Any = None
         self._names: dict[int, str] = {}
 
@@ -62,7 +63,7 @@ class TracksideCallback:
     def started(self, trainer: Any) -> None:
         """Open the run."""
         state = trainer.state
-        self.is_training, self._trainer = True, trainer
+        self.is_training, self._trainer = True, weakref.ref(trainer)
         self.adapter.model = trainer if state.iteration else None
         self.adapter.begin()
         total = state.epoch_length * state.max_epochs if state.epoch_length and state.max_epochs else None
@@ -99,7 +100,8 @@ class TracksideCallback:
     def evaluation_completed(self, evaluator: Any, name: str = "") -> None:
         """Push the metrics of an evaluation, and end it. Without a name, each data set but the trainer's has its own."""
         data = _data(evaluator)
-        if self._trainer is not None and data is _data(self._trainer):
+        trainer = self._trainer()
+        if trainer is not None and data is _data(trainer):
             name = "train"
         default = f"eval-{len(self._names) + 1}" if self._names else "eval"
         self._push_metrics(name or self._names.setdefault(id(data), default), evaluator)
@@ -107,8 +109,13 @@ class TracksideCallback:
 
     def _push_metrics(self, name: str, engine: Any) -> None:
         values = {f"{name}/{key}": value for key, value in _numbers(engine.state.metrics)}
-        iteration = 0 if self._trainer is None else self._trainer.state.iteration
+        trainer = self._trainer()
+        iteration = 0 if trainer is None else trainer.state.iteration
         self.adapter.open().push(values, step=max(0, iteration - 1))
+
+
+def _nothing() -> None:
+    """Stand for a weak reference before a training."""
 
 
 def _data(engine: Any) -> Any:
