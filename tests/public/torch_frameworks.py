@@ -2,6 +2,7 @@
 import gc
 import json
 import logging
+import pickle
 import sys
 import tempfile
 import weakref
@@ -40,7 +41,7 @@ if kind == "ignite":
         def evaluate(engine):
             evaluator.run(DataLoader(train, 16))
             scores["train/nll"].append(evaluator.state.metrics["nll"])
-            evaluator.run(DataLoader(valid, 16))
+            evaluator.run(DataLoader(TensorDataset(X[72:], y[72:]), 16))  # made anew
             for key in ("accuracy", "nll"):
                 scores[f"eval/{key}"].append(evaluator.state.metrics[key])
 
@@ -66,6 +67,7 @@ elif kind == "skorch":
         scores = {f"eval/{key}": [row[f"valid_{key}"] for row in net.history] for key in ("acc", "loss")}
         print(json.dumps({"loss": [row["train_loss"] for row in rows], "learning_rate": [rate] * len(rows), **scores}))
     trained = weakref.ref(net.module_)
+    pickle.dumps(net)  # as scikit-learn does for other processes
     del net
     gc.collect()
     print("kept in memory:", trained() is not None)
