@@ -43,12 +43,10 @@ class TracksideCallback(Callback):
     @never_raises
     def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **_: Any) -> None:  # noqa: N803  skorch's name
         """Open the run. A `partial_fit` goes on with what the net's history has."""
-        history = net.history
-        if (
-            self._history is None or self._history() is not history or self._epochs != len(history)
-        ):  # many call `partial_fit` for each batch
-            self._history, self._epochs = weakref.ref(history), len(history)
+        history, epochs = net.history, len(net.history)
+        if epochs != self._epochs or self._history is None or self._history() is not history:
             self._steps = sum("train_loss" in batch for row in history for batch in row["batches"])
+        self._history, self._epochs = weakref.ref(history), epochs  # many call `partial_fit` for each batch
         self.adapter.model = net.module_
         self.adapter.begin()
         names = ("module", "criterion", "optimizer")
