@@ -59,6 +59,17 @@ def test_a_training_after_another_ends_the_resting_run_of_that() -> None:
     assert resumed is second.run
 
 
+def test_an_adapter_that_rests_keeps_no_model_alive() -> None:
+    adapter, model = RunAdapter(None, {}), Owner()
+    adapter.model = model
+    adapter.open()
+    adapter.rest()
+    assert pickle.loads(pickle.dumps(adapter)).model is None
+    assert adapter.model is model
+    del model
+    assert adapter.model is None
+
+
 def test_a_run_that_the_user_has_ended_is_resumed_by_the_next_training_and_not_by_a_push() -> None:
     own = RunAdapter("own", {})
     run = own.begin()

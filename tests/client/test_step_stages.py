@@ -18,7 +18,10 @@ from client.torch_state import count_graphs_anew, graphs, module_hooks, step_hoo
 from torch.utils.checkpoint import checkpoint
 
 import trackside
+from trackside.auto.models import Models
+from trackside.auto.stages import AutoStages
 from trackside.pytorch import step_stages as stages_module
+from trackside.pytorch.cuda_timer import CudaDevices
 from trackside.pytorch.overhead_budget import StepSampler
 from trackside.pytorch.step_stages import StepStages
 from trackside.wire import Device, Memory
@@ -675,3 +678,19 @@ def test_a_gpu_without_a_uuid_has_the_name_that_the_environment_has_for_it(
     queued.watch(Network())
     queued.run.push(loss=1.0)
     assert [list(one.memory) for one in queued.work()] == [[name]]
+
+
+def test_pushes_poll_the_stages_of_a_training_that_uses_a_gpu_after_its_first_step(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, model, models = trackside.init(endpoint=nowhere), torch.nn.Linear(2, 2), Models()
+    models.parameter_registered(model)
+    monkeypatch.setattr(CudaDevices, "used", lambda _: False)
+    stages = AutoStages(run.queue, models, torch.optim.SGD(model.parameters()))
+    run.queue.register(stages)
+    assert not run.queue.polls
+    monkeypatch.setattr(CudaDevices, "used", lambda _: True)
+    monkeypatch.setattr(CudaDevices, "forbids", lambda _: True)
+    for step in range(1, 100):  # some of them are not timed
+        stages.step_finished(step)
+    assert run.queue.polls

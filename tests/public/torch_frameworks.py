@@ -1,8 +1,11 @@
 # A training of each of the frameworks that run a loop of PyTorch; each prints its own log as JSON.
+import gc
 import json
 import logging
+import pickle
 import sys
 import tempfile
+import weakref
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -38,7 +41,7 @@ if kind == "ignite":
         def evaluate(engine):
             evaluator.run(DataLoader(train, 16))
             scores["train/nll"].append(evaluator.state.metrics["nll"])
-            evaluator.run(DataLoader(valid, 16))
+            evaluator.run(DataLoader(TensorDataset(X[72:], y[72:]), 16))  # made anew
             for key in ("accuracy", "nll"):
                 scores[f"eval/{key}"].append(evaluator.state.metrics[key])
 
@@ -46,6 +49,10 @@ if kind == "ignite":
             one.attach(trainer, optimizer, eval=evaluator)
         trainer.run(DataLoader(train, 16), max_epochs=3)
         print(json.dumps({"loss": losses, "samples": [16, 16, 16, 16, 8] * 3, "learning_rate": [rate] * 15, **scores}))
+    trained = weakref.ref(model)
+    del model, optimizer, trainer, evaluator, keep, evaluate
+    gc.collect()
+    print("kept in memory:", trained() is not None)
 elif kind == "skorch":
     from skorch import NeuralNetClassifier
     from skorch.callbacks import EarlyStopping
@@ -59,6 +66,11 @@ elif kind == "skorch":
         rows = [batch for row in net.history for batch in row["batches"] if "train_loss" in batch]
         scores = {f"eval/{key}": [row[f"valid_{key}"] for row in net.history] for key in ("acc", "loss")}
         print(json.dumps({"loss": [row["train_loss"] for row in rows], "learning_rate": [rate] * len(rows), **scores}))
+    trained = weakref.ref(net.module_)
+    pickle.dumps(net)  # as scikit-learn does for other processes
+    del net
+    gc.collect()
+    print("kept in memory:", trained() is not None)
 elif kind == "mmengine":
     import os
 

@@ -87,7 +87,12 @@ class _Events:
     def trainer(self, trainer: Any, event: Any, **named: Any) -> None:
         """Pass an event of a trainer on, from the one on that begins a training."""
         if self._begins(trainer, event):
-            self._trainer, self.callback = weakref.ref(trainer), _new(self._framework, self._given(trainer))
+            callback = _new(self._framework, self._given(trainer))
+            if (
+                callback is None or self.callback is None or trainer is not self._trainer()
+            ):  # else it goes on, and knows how far it is
+                self.callback = callback
+            self._trainer = weakref.ref(trainer)
         if trainer is self._trainer():
             self.evaluator(trainer, event, **named)
 

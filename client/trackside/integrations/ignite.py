@@ -7,7 +7,8 @@ TracksideCallback().attach(trainer, eval=evaluator)  # before trainer.run(…)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ignite.engine import Events
@@ -30,9 +31,10 @@ class TracksideCallback:
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         self.adapter = RunAdapter(name, arguments)
         self.is_training = False
-        self._trainer: Any = None
+        self._trainer: Callable[[], Any] = _nothing  # with --auto this outlives it
         self._optimizer: Any = None
-        self._names: dict[int, str] = {}
+        self._names: dict[str, tuple[Callable[[], Any], int]] = {}
+        """The data of an evaluation, and the iteration of the last one, by the name of its keys."""
 
     def attach(self, trainer: Any, optimizer: Any = None, **evaluators: Any) -> TracksideCallback:
         """Add this to a trainer and to evaluators, by the names of their keys, and return it.
@@ -62,8 +64,10 @@ class TracksideCallback:
     def started(self, trainer: Any) -> None:
         """Open the run."""
         state = trainer.state
-        self.is_training, self._trainer = True, trainer
+        self.is_training, self._trainer = True, weakref.ref(trainer)
         self.adapter.model = trainer if state.iteration else None
+        if not state.iteration:
+            self._names.clear()
         self.adapter.begin()
         total = state.epoch_length * state.max_epochs if state.epoch_length and state.max_epochs else None
         self.adapter.describe({"max_epochs": state.max_epochs, "epoch_length": state.epoch_length}, total)
@@ -99,16 +103,36 @@ class TracksideCallback:
     def evaluation_completed(self, evaluator: Any, name: str = "") -> None:
         """Push the metrics of an evaluation, and end it. Without a name, each data set but the trainer's has its own."""
         data = _data(evaluator)
-        if self._trainer is not None and data is _data(self._trainer):
+        trainer = self._trainer()
+        if trainer is not None and data is _data(trainer):
             name = "train"
-        default = f"eval-{len(self._names) + 1}" if self._names else "eval"
-        self._push_metrics(name or self._names.setdefault(id(data), default), evaluator)
+        self._push_metrics(name or self._name(data), evaluator)
         self.adapter.evaluates(begins=False)
+
+    @property
+    def _iteration(self) -> int:
+        trainer = self._trainer()
+        return 0 if trainer is None else int(trainer.state.iteration)
+
+    def _name(self, data: Any) -> str:
+        """Return the name of a data set: that of one that has gone is free for what is evaluated in its place later."""
+        now, places = self._iteration, ("eval", *(f"eval-{number}" for number in range(2, len(self._names) + 2)))
+        own = (name for name, (kept, _) in self._names.items() if data is not None and kept() is data)
+        used = {name for name, (kept, last) in self._names.items() if kept() is not None or last == now}
+        name = next(own, None) or next(place for place in places if place not in used)
+        try:
+            self._names[name] = weakref.ref(data), now
+        except TypeError:  # a list
+            self._names[name] = _nothing, now
+        return name
 
     def _push_metrics(self, name: str, engine: Any) -> None:
         values = {f"{name}/{key}": value for key, value in _numbers(engine.state.metrics)}
-        iteration = 0 if self._trainer is None else self._trainer.state.iteration
-        self.adapter.open().push(values, step=max(0, iteration - 1))
+        self.adapter.open().push(values, step=max(0, self._iteration - 1))
+
+
+def _nothing() -> None:
+    """Stand for a weak reference before a training."""
 
 
 def _data(engine: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import weakref
 from collections.abc import Mapping
 from functools import wraps
 from pathlib import Path
@@ -59,13 +60,11 @@ class RunAdapter:
         name: As for `trackside.init`.
         arguments: Further arguments of `trackside.init`.
 
-    Attributes:
-        model: The model, if a second training may go on with it.
     """
 
     def __init__(self, name: str | None, arguments: Mapping[str, Any]) -> None:
         self.name = name
-        self.model: Any = None
+        self._model: weakref.ref[Any] | None = None
         self._arguments = dict(arguments)
         config = self._arguments.pop("config", None)
         self._config = {} if config is None else dict(guarded("the configuration", as_mapping, config) or {})
@@ -76,6 +75,15 @@ class RunAdapter:
         self._resumed = ""
         self._evaluation: Phase | None = None
         self._rests_again = False
+
+    @property
+    def model(self) -> Any:
+        """The model, if a second training may go on with it. This lives as long as the process, and keeps none alive."""
+        return None if self._model is None else self._model()
+
+    @model.setter
+    def model(self, model: Any) -> None:
+        self._model = None if model is None else weakref.ref(model)
 
     @property
     def run(self) -> Run | None:
@@ -180,7 +188,7 @@ class RunAdapter:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the run, which belongs to this process: spawned processes get a pickle."""
         unset = {"_is_own": False, "_is_over": False, "_was_open": False}
-        return {**vars(self), "model": None, "_run": None, "_evaluation": None, **unset}
+        return {**vars(self), "_model": None, "_run": None, "_evaluation": None, **unset}
 
     def _init(self, before: Run | None) -> Run:
         id_, self._resumed = self._resumed or ("" if before is None else before.id), ""

@@ -7,6 +7,7 @@ net = NeuralNetClassifier(Model, callbacks=[TracksideCallback()])
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from skorch.callbacks import Callback
@@ -28,17 +29,24 @@ class TracksideCallback(Callback):
         self.adapter = RunAdapter(name, arguments)
         self._given = {"name": name, **arguments}
         self._steps = self._epochs = 0
+        self._history: weakref.ref[Any] | None = None
         self._rate: float | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments, with which scikit-learn makes a copy for each fit of a search."""
         return dict(self._given)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a net's copy for another process, which counts its history anew."""
+        return {**vars(self), "_history": None}
+
     @never_raises
     def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **_: Any) -> None:  # noqa: N803  skorch's name
         """Open the run. A `partial_fit` goes on with what the net's history has."""
-        self._epochs = len(net.history)
-        self._steps = sum("train_loss" in batch for row in net.history for batch in row["batches"])
+        history, epochs = net.history, len(net.history)
+        if epochs != self._epochs or self._history is None or self._history() is not history:
+            self._steps = sum("train_loss" in batch for row in history for batch in row["batches"])
+        self._history, self._epochs = weakref.ref(history), epochs  # many call `partial_fit` for each batch
         self.adapter.model = net.module_
         self.adapter.begin()
         names = ("module", "criterion", "optimizer")

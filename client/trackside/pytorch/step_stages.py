@@ -110,7 +110,8 @@ class StepStages:
         self._memory_due = 0
         self.stopped = False
         self._sampler = StepSampler(TIMING_SHARE)
-        self.is_timing = self._is_polled = True
+        self.is_timing = True
+        self._is_polled: bool | None = None
         self._was_called = self._sees_calls = False
         self._timed_steps = 0
         self.next_step = 0
