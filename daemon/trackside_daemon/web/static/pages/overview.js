@@ -56,7 +56,8 @@ function liveItems(runs, colors, now) {
         run.attempt && `attempt ${run.attempt}`].filter(Boolean).join(" · "),
       loss: number(run.loss),
       step: run.step === undefined ? "" : `${number(run.step)}${run.total_steps
-        ? ` of ${number(run.total_steps)}, ${percent(run.progress_ratio)}` : ""}`,
+        ? ` of ${number(run.total_steps)}, ${percent(Math.max(run.progress_ratio, run.step > run.total_steps
+          ? run.step / run.total_steps : 0))}` : ""}`,
       left: SILENT_STATES.has(run.state) ? `step ${ago(run.last_step_time, now)}`
         : span(run.remaining_seconds || undefined).replace(/.$/, "$& left"),
       speed: throughputText(run) || (run.step_seconds === undefined ? "" : `${span(run.step_seconds)} per step`),

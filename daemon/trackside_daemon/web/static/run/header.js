@@ -74,7 +74,7 @@ export class Header {
     this.state = badge(run.state);
     this.about = h("span.quiet");
     this.tags = h("span.tags");
-    this.notes = notes(run, onNotes);
+    this.notes = notes(() => this.run.notes ?? "", onNotes);
     this.cause = h("p.run-cause");
     this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) =>
       [name, tile(name)]));
@@ -125,7 +125,7 @@ export class Header {
     setText(this.about, about(run));
     this.about.title = this.about.textContent;
     rerender(this.tags, run.tags.join("\n"), () => run.tags.map((tag) => h("span.tag", {}, tag)));
-    if (this.notes !== document.activeElement) setText(this.notes, run.notes ?? "");
+    if (this.notes !== document.activeElement && !this.notes.title) setText(this.notes, run.notes ?? "");
     const stops = (row && !ended ? row.verdict : run.verdict) || run.cause;
     const output = stops && run.state === "failed" ? [" ", h("a", { href: "?tab=output" }, "Output")] : [];
     rerender(this.cause, stops, () => [...withCode(stops ?? ""), ...output]);
@@ -137,7 +137,7 @@ export class Header {
     const total = row?.total_steps ?? run.attempt_list.at(-1)?.total_steps;
     const ratio = row?.progress_ratio ?? (total ? Math.min(1, step / total) : undefined);
     this.#tile("Step", Number.isFinite(step) ? number(step) : "",
-      total ? `of ${number(total)}, ${percent(ratio)}` : "");
+      total ? `of ${number(total)}, ${percent(step > total ? step / total : ratio)}` : "");
     this.progress.update(total && Number.isFinite(step) ? ratio : undefined);
     const [key, value] = loss(run, newest);
     this.#tile("Loss", number(value), key === "loss" ? "" : key);
@@ -171,13 +171,19 @@ export class Header {
   }
 }
 
-// The notes of a run, which are written where they stand; Escape leaves them as they were.
-function notes(run, onNotes) {
+// The notes of a run, which are written where they stand; Escape leaves them as they were. `stored()` are those that the
+// daemon has; the title says that it does not have these yet.
+function notes(stored, onNotes) {
   const element = h("div.run-notes", { contenteditable: "plaintext-only", role: "textbox", "aria-multiline": "true",
     "aria-label": "Notes", "data-empty": "Add a note",
-    onblur: () => element.innerText.trim() !== (run.notes ?? "") && onNotes(element.innerText.trim()),
+    onblur: async () => {
+      const text = element.innerText.trim();
+      element.title = text === stored() ? "" : "Saving…";
+      if (element.title) element.title = await onNotes(text).then(() => "", ({ message }) => `Not saved: ${message}`);
+      element.classList.toggle("bad", element.title !== "");
+    },
     onkeydown: (event) => {
-      if (event.key === "Escape") setText(element, run.notes ?? "");
+      if (event.key === "Escape") setText(element, stored());
       if (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey)) element.blur();
     } });
   return element;
