@@ -357,11 +357,15 @@ def test_the_font_is_shipped_with_its_licence_and_the_page_leads_on(
 
 def test_many_runs_are_tagged_pinned_and_deleted_at_once(lab: Daemon, open_page: Callable[..., Page]) -> None:
     token = (lab.directory / "push.token").read_text().strip()
-    for number in range(4):
+
+    def add(number: int) -> None:
         csv = f"step,time,loss\n1,{1.7e9 + number},0.5\n"
         address = f"{lab.url}/api/v1/import?name=spare&id=spare-{number}"
         httpx.post(address, content=csv, headers={"Authorization": f"Bearer {token}"}).raise_for_status()
-    page = open_page(lab, "/runs?q=spare", expected_errors=("404",))  # of the run that is deleted on its own page
+
+    for number in range(4):
+        add(number)
+    page = open_page(lab, "/runs?q=spare", expected_errors=("404", "503"))  # of the run that is deleted on its own page
     bar = page.locator(".chosen")
     boxes = page.get_by_role("checkbox", name=re.compile("^Select spare"))
     expect(boxes).to_have_count(4)
@@ -396,8 +400,29 @@ def test_many_runs_are_tagged_pinned_and_deleted_at_once(lab: Daemon, open_page:
     with page.expect_response("**/about"):
         notes.press("Control+Enter")
     eventually(lambda: [run["notes"] for run in lab.api("runs?query=spare").json()["runs"]] == ["the <b>last</b> one"])
+    notes.fill("")
+    with page.expect_response("**/about"):
+        notes.press("Control+Enter")
+    eventually(lambda: [run["notes"] for run in lab.api("runs?query=spare").json()["runs"]] == [""])
     page.get_by_role("button", name="Edit", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.get_by_role("dialog", name="Delete this run?").get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     assert lab.api("runs?query=spare").json()["runs"] == []
+
+    # So are those whose tab is closed. One that cannot be deleted comes back.
+    add(4)
+    page.goto(f"{lab.url}/runs?q=spare")
+    page.route("**/runs/spare-4", lambda route: route.fulfill(status=503, json={"error": {"message": "busy"}}))
+    boxes.check()
+    bar.get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("1 run deleted")).to_be_visible()
+    page.evaluate("dispatchEvent(new Event('pagehide'))")
+    expect(page.get_by_text("busy")).to_be_visible()
+    expect(boxes).to_have_count(1)
+    page.unroute("**/runs/spare-4")
+    boxes.check()
+    bar.get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("1 run deleted")).to_be_visible()
+    page.goto("about:blank")
+    eventually(lambda: lab.api("runs?query=spare").json()["runs"] == [])

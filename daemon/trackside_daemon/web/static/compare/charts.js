@@ -121,7 +121,7 @@ function linesOf(run, series, place) {
 }
 
 // Returns one line per group of lines { label, index, points, group, run }; a group of one run stays a line.
-function groupLines(lines, by) {
+export function groupLines(lines, by) {
   const axis = by === "step" ? 0 : 1;
   const groups = new Map();
   for (const line of lines) groups.set(line.group, [...(groups.get(line.group) ?? []), line]);

@@ -5,7 +5,7 @@ import { h, rerender, syncRows, setText, badge, bar, ENDED, withCode } from "/st
 import { isLoss, ranges } from "/static/run/keys.js";
 import { LOSSES } from "/static/vocabulary.js";
 import { stackList } from "/static/stacks.js";
-import { number, percent, plural, short, span, when, plain } from "/static/format.js";
+import { number, ofPlanned, plural, short, span, when, plain } from "/static/format.js";
 
 class Stacks {
   constructor(/** @type {Run} */ run) {
@@ -136,8 +136,7 @@ export class Header {
     const step = newest?.step ?? row?.step ?? lastStep(run);
     const total = row?.total_steps ?? run.attempt_list.at(-1)?.total_steps;
     const ratio = row?.progress_ratio ?? (total ? Math.min(1, step / total) : undefined);
-    this.#tile("Step", Number.isFinite(step) ? number(step) : "",
-      total ? `of ${number(total)}, ${percent(step > total ? step / total : ratio)}` : "");
+    this.#tile("Step", Number.isFinite(step) ? number(step) : "", total ? ofPlanned(step, total, ratio) : "");
     this.progress.update(total && Number.isFinite(step) ? ratio : undefined);
     const [key, value] = loss(run, newest);
     this.#tile("Loss", number(value), key === "loss" ? "" : key);
@@ -171,8 +170,7 @@ export class Header {
   }
 }
 
-// The notes of a run, which are written where they stand; Escape leaves them as they were. `stored()` are those that the
-// daemon has; the title says that it does not have these yet.
+// The notes of a run, written where they stand; Escape puts back those `stored()`. A title says that they are not.
 function notes(stored, onNotes) {
   const element = h("div.run-notes", { contenteditable: "plaintext-only", role: "textbox", "aria-multiline": "true",
     "aria-label": "Notes", "data-empty": "Add a note",
@@ -204,17 +202,10 @@ function result(key) {
 function about(run) {
   const { attempt, attempt_list: list } = run;
   const last = list.at(-1) ?? {};
-  const parts = [
-    run.id,
-    run.user && `of ${run.user}`,
-    attempt && `attempt ${attempt}`,
-    last.world_size > 1 && plural(last.world_size, "rank"),
-    ...[last.host, last.framework],
-    last.job_id && `job ${last.job_id}`,
-    last.correlation && `correlation ${last.correlation}`,
-    last.auto && `auto: ${last.auto.join(", ")}`,
-    run.pinned && "pinned",
-  ];
+  const parts = [run.id, run.user && `of ${run.user}`, attempt && `attempt ${attempt}`,
+    last.world_size > 1 && plural(last.world_size, "rank"), last.host, last.framework,
+    last.job_id && `job ${last.job_id}`, last.correlation && `correlation ${last.correlation}`,
+    last.auto && `auto: ${last.auto.join(", ")}`, run.pinned && "pinned"];
   return parts.filter(Boolean).join(" · ");
 }
 
