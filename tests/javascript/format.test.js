@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-import { bytes, number, percent, plural, real, span, withUnit } from "/static/format.js";
+import { bytes, number, ofPlanned, percent, plural, real, span, withUnit } from "/static/format.js";
 
 // Python reads the same cases: tests/model/test_text.py.
 const SPELLING = JSON.parse(readFileSync(new URL("../model/spelling.json", import.meta.url), "utf-8"));
@@ -26,4 +26,8 @@ test("what is unmeasured is an empty text", () => {
 test("NaN is a text of the API, and other texts are no numbers", () => {
   assert.ok(Number.isNaN(real("nan")));
   assert.equal(real("constructor"), undefined);
+});
+
+test("more steps than planned are more than the whole", () => {
+  assert.deepEqual([ofPlanned(41802, 40000, 1), ofPlanned(10, 40, 0.25)], ["of 40,000, 104.5 %", "of 40, 25.0 %"]);
 });

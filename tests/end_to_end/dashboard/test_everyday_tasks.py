@@ -355,12 +355,17 @@ def test_the_font_is_shipped_with_its_licence_and_the_page_leads_on(
     assert page.locator("nav svg").count() == page.locator("nav a").count()
 
 
-def test_many_runs_are_tagged_pinned_and_deleted_at_once(lab: Daemon, open_page: Callable[..., Page]) -> None:
+def add_spare(lab: Daemon, number: int) -> None:
+    """Add an ended run."""
     token = (lab.directory / "push.token").read_text().strip()
+    csv = f"step,time,loss\n1,{1.7e9 + number},0.5\n"
+    address = f"{lab.url}/api/v1/import?name=spare&id=spare-{number}"
+    httpx.post(address, content=csv, headers={"Authorization": f"Bearer {token}"}).raise_for_status()
+
+
+def test_many_runs_are_tagged_pinned_and_deleted_at_once(lab: Daemon, open_page: Callable[..., Page]) -> None:
     for number in range(4):
-        csv = f"step,time,loss\n1,{1.7e9 + number},0.5\n"
-        address = f"{lab.url}/api/v1/import?name=spare&id=spare-{number}"
-        httpx.post(address, content=csv, headers={"Authorization": f"Bearer {token}"}).raise_for_status()
+        add_spare(lab, number)
     page = open_page(lab, "/runs?q=spare", expected_errors=("404",))  # of the run that is deleted on its own page
     bar = page.locator(".chosen")
     boxes = page.get_by_role("checkbox", name=re.compile("^Select spare"))
@@ -396,8 +401,34 @@ def test_many_runs_are_tagged_pinned_and_deleted_at_once(lab: Daemon, open_page:
     with page.expect_response("**/about"):
         notes.press("Control+Enter")
     eventually(lambda: [run["notes"] for run in lab.api("runs?query=spare").json()["runs"]] == ["the <b>last</b> one"])
+    notes.fill("")
+    with page.expect_response("**/about"):
+        notes.press("Control+Enter")
+    eventually(lambda: [run["notes"] for run in lab.api("runs?query=spare").json()["runs"]] == [""])
     page.get_by_role("button", name="Edit", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.get_by_role("dialog", name="Delete this run?").get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     assert lab.api("runs?query=spare").json()["runs"] == []
+
+
+def test_a_refused_deletion_brings_the_run_back_and_closing_the_tab_deletes(
+    lab: Daemon, open_page: Callable[..., Page]
+) -> None:
+    add_spare(lab, 4)
+    page = open_page(lab, "/runs?q=spare", expected_errors=("503",))
+    bar = page.locator(".chosen")
+    boxes = page.get_by_role("checkbox", name=re.compile("^Select spare"))
+    page.route("**/runs/spare-4", lambda route: route.fulfill(status=503, json={"error": {"message": "busy"}}))
+    boxes.check()
+    bar.get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("1 run deleted")).to_be_visible()
+    page.evaluate("dispatchEvent(new Event('pagehide'))")
+    expect(page.get_by_text("busy")).to_be_visible()
+    expect(boxes).to_have_count(1)
+    page.unroute("**/runs/spare-4")
+    boxes.check()
+    bar.get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("1 run deleted")).to_be_visible()
+    page.goto("about:blank")
+    eventually(lambda: lab.api("runs?query=spare").json()["runs"] == [])

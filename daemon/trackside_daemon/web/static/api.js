@@ -99,7 +99,7 @@ export function post(path, body) {
 }
 
 export function remove(path) {
-  return request(path, { method: "DELETE" });
+  return request(path, { method: "DELETE", keepalive: true }); // Also while the tab closes.
 }
 
 // Returns a query string. A list repeats its parameter; undefined and empty values are left out.

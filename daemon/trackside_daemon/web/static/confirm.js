@@ -52,7 +52,7 @@ export function confirmDialog(question, explanation, verb, signal) {
 const UNDO_MS = 10_000;
 
 // Says what is done, in a bar at the bottom; resolves to whether the user takes it back in time, and to false when
-// `signal` is aborted.
+// `signal` is aborted or the tab is closed.
 export function undone(text, signal) {
   return new Promise((resolve) => {
     const end = (isUndone) => {
@@ -64,6 +64,7 @@ export function undone(text, signal) {
     const bar = h("div.chosen.undo", { role: "status" }, text, undo);
     const timer = setTimeout(end, UNDO_MS, false);
     signal.addEventListener("abort", () => end(false), { once: true });
+    addEventListener("pagehide", () => end(false), { signal, once: true });
     document.body.append(bar);
   });
 }

@@ -103,6 +103,10 @@ export function ago(seconds, now) {
   return Number.isFinite(seconds) && Number.isFinite(now) ? `${span(Math.max(0, now - seconds))} ago` : "";
 }
 
+// Formats how much of a plan is done; a run can make more steps than it has planned.
+export const ofPlanned = (step, total, ratio) =>
+  `of ${number(total)}, ${percent(step > total ? step / total : ratio)}`;
+
 export function plural(count, singular, many = `${singular}s`) {
   return `${number(count)} ${count === 1 ? singular : many}`;
 }

@@ -102,8 +102,7 @@ export class Picker {
     this.list.replaceChildren(...runs.map((run, index) => this.#row(run, texts[index])));
     this.list.hidden = !runs.length;
     this.count = this.listed.length === MAX_LISTED ? `Showing the newest ${MAX_LISTED}. Search to find others.` : "";
-    if (!this.listed.length) this.count =
-      hint || "No runs yet. Add trackside.push(…) to your training script.";
+    if (!this.listed.length) this.count = hint || "No runs yet. Add trackside.push(…) to your training script.";
     this.update();
   }
 

@@ -82,8 +82,7 @@ function facts(values) {
 }
 
 function causes(values) {
-  const share = (ratio) =>
-    (ratio === undefined ? "" : ` It can explain ${percent(ratio)} of the lost time at most.`);
+  const share = (ratio) => (ratio === undefined ? "" : ` It can explain ${percent(ratio)} of the lost time at most.`);
   return h("ol", {}, values.map(({ text, explains_ratio: ratio }) =>
     h("li", {}, `${capital(text)}.`, h("span.quiet", {}, share(ratio)))));
 }

@@ -39,8 +39,14 @@ export class Charts {
 
   // Dims the lines of the other runs in all charts; without a run, none.
   emphasize(run) {
-    const index = this.runs.find((item) => item.id === run?.id)?.index;
-    for (const { chart } of this.charts.values()) chart.emphasize(index);
+    const own = this.runs.find((item) => item.id === run?.id);
+    for (const { chart } of this.charts.values()) chart.emphasize(own && this.#indexOf(own));
+  }
+
+  // The color of a run's line, or of its group, which is the same in all charts.
+  #indexOf(run) {
+    const group = this.groupOf(run);
+    return group === undefined ? run.index : [...new Set(this.runs.map((item) => this.groupOf(item)))].indexOf(group);
   }
 
   reload() {
@@ -55,8 +61,8 @@ export class Charts {
     const controller = new AbortController();
     const load = async (request) => {
       const lines = await loadLines(this.runs.filter((run) => run.summaries.has(key)), key, request);
-      const grouped = lines.map((line) => ({ ...line, group: this.groupOf(line.run) }));
-      return grouped.some((line) => line.group !== undefined) ? groupLines(grouped, request.by) : lines;
+      return lines.some(({ run }) => this.groupOf(run) !== undefined) ? groupLines(lines.map((line) =>
+        ({ ...line, group: this.groupOf(line.run), index: this.#indexOf(line.run) })), request.by) : lines;
     };
     const { by, log, robust, smooth, from, to, zoom } = this.selection;
     const chart = new Chart({ title: key, sync: "compare", sharedLegend: true, load, onZoom: zoom, by,
@@ -114,14 +120,15 @@ function linesOf(run, series, place) {
   }));
 }
 
-// Returns one line per group of lines { label, index, points, group }; a group of one run stays a line.
-function groupLines(lines, by) {
+// Returns one line per group of lines { label, index, points, group, run }; a group of one run stays a line.
+export function groupLines(lines, by) {
   const axis = by === "step" ? 0 : 1;
   const groups = new Map();
   for (const line of lines) groups.set(line.group, [...(groups.get(line.group) ?? []), line]);
-  return [...groups].map(([name, members], index) => {
-    const label = members.length > 1 ? `${name} (${members.length})` : name;
-    return { label, index, points: merged(members.map((line) => line.points), axis) };
+  return [...groups].map(([name, members]) => {
+    const count = new Set(members.map((line) => line.run)).size;
+    const label = count > 1 ? `${name} (${count})` : name;
+    return { label, index: members[0].index, points: merged(members.map((line) => line.points), axis) };
   });
 }
 

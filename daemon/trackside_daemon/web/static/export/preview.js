@@ -68,8 +68,7 @@ export class Preview {
     this.signal = signal;
     this.reset = zoomReset(() => this.chart.zoom());
     this.chartBox = h("div");
-    this.root = h("section", {}, h("h2", {}, "Chart"), this.chartBox,
-      h("div.tools", {}, this.reset.button));
+    this.root = h("section", {}, h("h2", {}, "Chart"), this.chartBox, h("div.tools", {}, this.reset.button));
   }
 
   refresh() {

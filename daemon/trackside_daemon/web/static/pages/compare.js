@@ -71,8 +71,7 @@ class Compare {
   // Resolves to { value } or { reason } for each id: the document of the run, or why there is none.
   /** @returns {Promise<{ value?: Run, reason?: any }[]>} */
   #fetch(ids) {
-    const load = (id) => getJson(runPath(id), this.signal);
-    return Promise.allSettled(ids.map(load));
+    return Promise.allSettled(ids.map((id) => getJson(runPath(id), this.signal)));
   }
 
   update(/** @type {Overview} */ overview) {

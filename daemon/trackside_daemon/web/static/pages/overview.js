@@ -7,7 +7,7 @@ import { gpuTiles } from "/static/machine/gpu_cards.js";
 import { hostSummary } from "/static/machine/host.js";
 import { runSelection } from "/static/overview/selection.js";
 import { MAX_ALERTS, LOSSES } from "/static/vocabulary.js";
-import { ago, runAddress, number, percent, plural, real, short, span, when } from "/static/format.js";
+import { ago, runAddress, number, ofPlanned, plural, real, short, span, when } from "/static/format.js";
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/interaction.js";
@@ -56,7 +56,7 @@ function liveItems(runs, colors, now) {
         run.attempt && `attempt ${run.attempt}`].filter(Boolean).join(" · "),
       loss: number(run.loss),
       step: run.step === undefined ? "" : `${number(run.step)}${run.total_steps
-        ? ` of ${number(run.total_steps)}, ${percent(run.progress_ratio)}` : ""}`,
+        ? ` ${ofPlanned(run.step, run.total_steps, run.progress_ratio)}` : ""}`,
       left: SILENT_STATES.has(run.state) ? `step ${ago(run.last_step_time, now)}`
         : span(run.remaining_seconds || undefined).replace(/.$/, "$& left"),
       speed: throughputText(run) || (run.step_seconds === undefined ? "" : `${span(run.step_seconds)} per step`),
@@ -138,7 +138,6 @@ export const title = "Overview";
 const EXAMPLE = "import trackside\n…\ntrackside.push(step=step, loss=loss)";
 
 const MAX_SHOWN = 5;
-
 const HEIGHT = 260;
 
 export function show(/** @type {Address} */ address) {

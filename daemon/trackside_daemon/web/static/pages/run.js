@@ -102,7 +102,7 @@ class RunPage {
     this.allMarks = [];
     this.selection = controls(address, (changes) => this.#changed(changes));
     const note = (text) => post(`${runPath(run.id)}/about`, { notes: text }).finally(this.reload);
-    this.head = new Header(run, () => this.#edit().catch(() => {}), (text) => note(text).catch(() => {}));
+    this.head = new Header(run, () => this.#edit().catch(() => {}), note);
     const onZoom = (from, to) => this.selection.zoom(from, to);
     const workspace = new Workspace(run.name, address.query.get("view"), () => this.charts.arrange());
     this.selection.tools.append(workspaceTools(workspace));

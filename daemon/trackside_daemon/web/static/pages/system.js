@@ -164,8 +164,7 @@ export function show(/** @type {Address} */ address) {
 
   async function load() {
     try {
-      const answers = await Promise.all(
-        ["status", "processes"].map((path) => getJson(path, address.signal)));
+      const answers = await Promise.all(["status", "processes"].map((path) => getJson(path, address.signal)));
       status = answers[0];
       processes.update(answers[1].processes);
       updateParts();

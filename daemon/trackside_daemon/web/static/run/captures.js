@@ -141,11 +141,7 @@ function changes({ difference }, kind) {
 
 function profile({ ranks, bottleneck }) {
   const each = Object.entries(ranks).map(([rank, item], index) => rankDetails(rank, item, index === 0));
-  return [
-    h("p", {}, h("b", {}, bottleneck?.text ?? "")),
-    legend(),
-    each,
-  ].flat();
+  return [h("p", {}, h("b", {}, bottleneck?.text ?? "")), legend(), each].flat();
 }
 
 function legend() {

@@ -5,7 +5,7 @@ import { h, rerender, syncRows, setText, badge, bar, ENDED, withCode } from "/st
 import { isLoss, ranges } from "/static/run/keys.js";
 import { LOSSES } from "/static/vocabulary.js";
 import { stackList } from "/static/stacks.js";
-import { number, percent, plural, short, span, when, plain } from "/static/format.js";
+import { number, ofPlanned, plural, short, span, when, plain } from "/static/format.js";
 
 class Stacks {
   constructor(/** @type {Run} */ run) {
@@ -74,7 +74,7 @@ export class Header {
     this.state = badge(run.state);
     this.about = h("span.quiet");
     this.tags = h("span.tags");
-    this.notes = notes(run, onNotes);
+    this.notes = notes(() => this.run.notes ?? "", onNotes);
     this.cause = h("p.run-cause");
     this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) =>
       [name, tile(name)]));
@@ -125,7 +125,7 @@ export class Header {
     setText(this.about, about(run));
     this.about.title = this.about.textContent;
     rerender(this.tags, run.tags.join("\n"), () => run.tags.map((tag) => h("span.tag", {}, tag)));
-    if (this.notes !== document.activeElement) setText(this.notes, run.notes ?? "");
+    if (this.notes !== document.activeElement && !this.notes.title) setText(this.notes, run.notes ?? "");
     const stops = (row && !ended ? row.verdict : run.verdict) || run.cause;
     const output = stops && run.state === "failed" ? [" ", h("a", { href: "?tab=output" }, "Output")] : [];
     rerender(this.cause, stops, () => [...withCode(stops ?? ""), ...output]);
@@ -136,8 +136,7 @@ export class Header {
     const step = newest?.step ?? row?.step ?? lastStep(run);
     const total = row?.total_steps ?? run.attempt_list.at(-1)?.total_steps;
     const ratio = row?.progress_ratio ?? (total ? Math.min(1, step / total) : undefined);
-    this.#tile("Step", Number.isFinite(step) ? number(step) : "",
-      total ? `of ${number(total)}, ${percent(ratio)}` : "");
+    this.#tile("Step", Number.isFinite(step) ? number(step) : "", total ? ofPlanned(step, total, ratio) : "");
     this.progress.update(total && Number.isFinite(step) ? ratio : undefined);
     const [key, value] = loss(run, newest);
     this.#tile("Loss", number(value), key === "loss" ? "" : key);
@@ -171,13 +170,18 @@ export class Header {
   }
 }
 
-// The notes of a run, which are written where they stand; Escape leaves them as they were.
-function notes(run, onNotes) {
+// The notes of a run, written where they stand; Escape puts back those `stored()`. A title says that they are not.
+function notes(stored, onNotes) {
   const element = h("div.run-notes", { contenteditable: "plaintext-only", role: "textbox", "aria-multiline": "true",
     "aria-label": "Notes", "data-empty": "Add a note",
-    onblur: () => element.innerText.trim() !== (run.notes ?? "") && onNotes(element.innerText.trim()),
+    onblur: async () => {
+      const text = element.innerText.trim();
+      element.title = text === stored() ? "" : "Saving…";
+      if (element.title) element.title = await onNotes(text).then(() => "", ({ message }) => `Not saved: ${message}`);
+      element.classList.toggle("bad", element.title !== "");
+    },
     onkeydown: (event) => {
-      if (event.key === "Escape") setText(element, run.notes ?? "");
+      if (event.key === "Escape") setText(element, stored());
       if (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey)) element.blur();
     } });
   return element;
@@ -198,17 +202,10 @@ function result(key) {
 function about(run) {
   const { attempt, attempt_list: list } = run;
   const last = list.at(-1) ?? {};
-  const parts = [
-    run.id,
-    run.user && `of ${run.user}`,
-    attempt && `attempt ${attempt}`,
-    last.world_size > 1 && plural(last.world_size, "rank"),
-    ...[last.host, last.framework],
-    last.job_id && `job ${last.job_id}`,
-    last.correlation && `correlation ${last.correlation}`,
-    last.auto && `auto: ${last.auto.join(", ")}`,
-    run.pinned && "pinned",
-  ];
+  const parts = [run.id, run.user && `of ${run.user}`, attempt && `attempt ${attempt}`,
+    last.world_size > 1 && plural(last.world_size, "rank"), last.host, last.framework,
+    last.job_id && `job ${last.job_id}`, last.correlation && `correlation ${last.correlation}`,
+    last.auto && `auto: ${last.auto.join(", ")}`, run.pinned && "pinned"];
   return parts.filter(Boolean).join(" · ");
 }
 

@@ -152,8 +152,7 @@ export function factsOf(attempt) {
   const commit = facts.find(([title]) => title === "Commit");
   if (commit) commit[1] = `${commit[1].slice(0, 10)}${attempt.git_dirty ? " + changes" : ""}`;
   const named = (field, prefix) => Object.entries(attempt[field] ?? {}).map(([name, value]) => [prefix + name, value]);
-  return [...facts, ...flatten(attempt.hardware ?? {}), ...named("packages", "package "),
-    ...named("environ", "$")];
+  return [...facts, ...flatten(attempt.hardware ?? {}), ...named("packages", "package "), ...named("environ", "$")];
 }
 
 function process(item) {

@@ -83,9 +83,8 @@ function scale(column, runs) {
   const [begin, end] = [to(low), to(high)];
   const place = (value) => 0.04 + 0.92 * (end > begin ? (to(real(value)) - begin) / (end - begin) : 0.5);
   const distinct = [...new Set(numbers)].sort((a, b) => a - b);
-  const shown = distinct.length <= 6 ? distinct : [0, 1, 2, 3, 4].map((part) => (isLog
-    ? 10 ** (begin + (part / 4) * (end - begin))
-    : begin + (part / 4) * (end - begin))).map((value) => Number(value.toPrecision(3)));
+  const shown = distinct.length <= 6 ? distinct : [0, 1, 2, 3, 4].map((part) => begin + (part / 4) * (end - begin))
+    .map((value) => Number((isLog ? 10 ** value : value).toPrecision(3)));
   const texts = tickTexts(shown, isLog);
   return { place, ticks: shown.map((value, index) => [place(value), texts[index]]) };
 }
