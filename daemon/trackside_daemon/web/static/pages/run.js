@@ -200,9 +200,8 @@ class RunPage {
 
   #reloadIfDue(firing, now) {
     const interval = this.run.metrics.length > LARGE_RUN_METRICS ? LARGE_RUN_MS : RUN_MS;
-    const settles = !ENDED.has(this.run.state) || now - this.run.ended < SETTLING_SECONDS;
-    const due = isDue(this.loadedAt, interval) && settles;
-    if (due || firing !== (this.firing ?? firing)) this.reload();
+    const settled = ENDED.has(this.run.state) && now - this.run.ended > SETTLING_SECONDS;
+    if ((isDue(this.loadedAt, interval) && !settled) || firing !== (this.firing ?? firing)) this.reload();
     this.firing = firing;
   }
 
