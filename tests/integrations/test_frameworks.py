@@ -1,6 +1,6 @@
 """Frameworks with a loop of their own, with the documented line and under --auto: values as in their own logs.
 
-`make soak` installs them, except Composer, which accepts no current PyTorch; PyTorch-Ignite is always there.
+`make soak` installs them, except Composer, which accepts no current PyTorch. Only PyTorch-Ignite is tried in short runs too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ TRAIN_TWICE = {"xgboost", "lightgbm", "ignite", "skorch"}
 
 OF_EPOCHS = ("eval/", "metrics/", "train/nll")
 
-INSTALLED = [(script, name) for script, names in SCRIPTS.items() for name in names if find_spec(name) is not None]
+INSTALLED = [
+    pytest.param(script, name, marks=[] if name == "ignite" else [pytest.mark.only_soak])
+    for script, names in SCRIPTS.items()
+    for name in names
+    if find_spec(name) is not None
+]
 
 
 def agrees(found: Trained, name: str, printed: str) -> None:
@@ -76,7 +81,7 @@ def log_loss(*given, **named):
 """
 
 
-@pytest.mark.skipif(find_spec("sklearn") is None, reason="make soak installs it")
+@pytest.mark.usefixtures("only_soak")
 def test_the_documented_lines_push_the_loss_of_each_partial_fit() -> None:
     page = (ROOT / "docs/integrations.md").read_text("utf-8")
     example = page.partition("## scikit-learn\n\n```python\n")[2].partition("```")[0]

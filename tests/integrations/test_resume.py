@@ -72,8 +72,8 @@ def test_without_a_restart_nothing_is_changed() -> None:
     assert Training.train is before
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_the_frameworks_have_these_arguments_and_directories(tmp_path: Path) -> None:
-    # Not at the top: each process that collects the tests would import them.
     from accelerate import Accelerator
     from lightning.pytorch import Trainer as LightningTrainer
     from transformers import Trainer, TrainingArguments
