@@ -1,6 +1,7 @@
 """Decide what counts as a number of a push: any kind of number, and a tensor or an array of one, which may still be on a device."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 TEXT = (str, bytes, bytearray)
@@ -87,3 +88,13 @@ def local_part(value: Any) -> Any:
     if hasattr(value, "to_local"):
         return value.to_local()
     return value.addressable_data(0) if getattr(value, "is_fully_addressable", True) is False else value
+
+
+def numeric(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a framework's values that convert to a number, by their keys."""
+    return {key: value for key, value in values.items() if hasattr(value, "__float__")}
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether a value converts to a number and, if it is an array, has one element."""
+    return hasattr(value, "__float__") and all(length == 1 for length in getattr(value, "shape", ()))

@@ -88,9 +88,8 @@ class _Events:
         """Pass an event of a trainer on, from the one on that begins a training."""
         if self._begins(trainer, event):
             callback = _new(self._framework, self._given(trainer))
-            if (
-                callback is None or self.callback is None or trainer is not self._trainer()
-            ):  # else it goes on, and knows how far it is
+            goes_on = callback is not None and self.callback is not None and trainer is self._trainer()
+            if not goes_on:  # else it knows how far it is
                 self.callback = callback
             self._trainer = weakref.ref(trainer)
         if trainer is self._trainer():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.default_run import default, init, is_loader_worker, open_run
 from trackside.environment.identity import identify
+from trackside.numbers import is_scalar
 from trackside.pytorch.hooks import uncompiled
 from trackside.row_queue import flat
 from trackside.totals.session_totals import Deferred
@@ -321,6 +322,5 @@ class AutoRun:
 
 def _numbers(values: Mapping[str, Any], separator: str) -> Iterator[tuple[str, Any]]:
     for key, value in flat(values, separator):
-        is_scalar = hasattr(value, "__float__") and all(length == 1 for length in getattr(value, "shape", ()))
-        if isinstance(value, int | float) or is_scalar:
+        if isinstance(value, int | float) or is_scalar(value):
             yield key, value

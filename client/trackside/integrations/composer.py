@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from composer.loggers import LoggerDestination
 
 from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.numbers import numeric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,8 +44,7 @@ class TracksideLogger(LoggerDestination):
     @never_raises
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Push the numbers among what is logged."""
-        values = {key: value for key, value in metrics.items() if hasattr(value, "__float__")}
-        self.adapter.open().push(values, step=step)
+        self.adapter.open().push(numeric(metrics), step=step)
 
     @never_raises
     def eval_start(self, state: Any, logger: Any) -> None:

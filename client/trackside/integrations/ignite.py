@@ -14,6 +14,7 @@ from typing import Any
 from ignite.engine import Events
 
 from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.numbers import is_scalar
 from trackside.pytorch.batches import counts
 
 
@@ -76,7 +77,8 @@ class TracksideCallback:
     def iteration_completed(self, trainer: Any) -> None:
         """Push what an iteration has returned: a loss, or values by name."""
         state = trainer.state
-        values = dict(_numbers(state.output if isinstance(state.output, Mapping) else {"loss": state.output}))
+        output = state.output if isinstance(state.output, Mapping) else {"loss": state.output}
+        values = {key: value for key, value in output.items() if is_scalar(value)}
         samples, tokens = counts(state.batch)
         values |= {key: count for key, count in (("samples", samples), ("tokens", tokens)) if count}
         if self._optimizer is not None:
@@ -127,7 +129,7 @@ class TracksideCallback:
         return name
 
     def _push_metrics(self, name: str, engine: Any) -> None:
-        values = {f"{name}/{key}": value for key, value in _numbers(engine.state.metrics)}
+        values = {f"{name}/{key}": value for key, value in engine.state.metrics.items() if is_scalar(value)}
         self.adapter.open().push(values, step=max(0, self._iteration - 1))
 
 
@@ -138,9 +140,3 @@ def _nothing() -> None:
 def _data(engine: Any) -> Any:
     loader = engine.state.dataloader
     return getattr(loader, "dataset", loader)
-
-
-def _numbers(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the values that are one number."""
-    scalars = {key: value for key, value in values.items() if hasattr(value, "__float__")}
-    return [(key, value) for key, value in scalars.items() if all(one == 1 for one in getattr(value, "shape", ()))]

@@ -25,9 +25,8 @@ class TracksideCallback(Callback):
         arguments: Further arguments of `trackside.init`.
     """
 
-    async_safe = (
-        False  # Keras would call it in several threads at once, out of order, while the sums of the model go on
-    )
+    # Keras would call it in several threads at once, out of order, while the sums of the model go on.
+    async_safe = False
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         super().__init__()

@@ -16,6 +16,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
 from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.numbers import numeric
 from trackside.pytorch.batches import samples
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ class TracksideCallback(Hook):
         self.adapter.rest()
 
     def _push_metrics(self, name: str, runner: Any, metrics: Mapping[str, Any] | None) -> None:
-        found = {key: value for key, value in (metrics or {}).items() if hasattr(value, "__float__")}
-        values = {f"{name}/{key}": value for key, value in found.items()}
+        values = {f"{name}/{key}": value for key, value in numeric(metrics or {}).items()}
         self.adapter.open().push(values, step=max(0, runner.iter - 1))
         self.adapter.evaluates(begins=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.numbers import numeric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,5 +63,5 @@ class RlLogger:
 
     def _push(self, prefix: str, values: Mapping[str, Any], step: int | None) -> None:
         begin = f"{prefix}/" if prefix else ""
-        numbers = {f"{begin}{key}": value for key, value in values.items() if hasattr(value, "__float__")}
+        numbers = {f"{begin}{key}": value for key, value in numeric(values).items()}
         self.adapter.open().push(numbers, step=step)

@@ -13,6 +13,7 @@ from typing import Any
 from skorch.callbacks import Callback
 
 from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.numbers import numeric
 
 TIMES = {"epoch", "dur", "batches", "train_batch_count", "valid_batch_count"}
 
@@ -86,7 +87,7 @@ class TracksideCallback(Callback):
     def _push_epochs(self, net: Any) -> None:
         for row in net.history[self._epochs :]:
             numbers = {key: value for key, value in row.items() if key not in TIMES and not isinstance(value, bool)}
-            values = {_key(key): value for key, value in numbers.items() if hasattr(value, "__float__")}
+            values = {_key(key): value for key, value in numeric(numbers).items()}
             self.adapter.open().push(values, step=max(0, self._steps - 1), epoch=row["epoch"] - 1)
         self._epochs = len(net.history)
 

@@ -13,6 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
 from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.numbers import numeric
 
 
 class TracksideCallback(BaseCallback):
@@ -68,8 +69,7 @@ class _Writer(KVWriter):
 
     @never_raises
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, Any], step: int = 0) -> None:
-        numbers = {key: value for key, value in key_values.items() if hasattr(value, "__float__")}
-        self._adapter.open().push(numbers, step=step)
+        self._adapter.open().push(numeric(key_values), step=step)
 
     def close(self) -> None:
         """Leave the run open: the callback ends it."""
