@@ -24,6 +24,7 @@ from trackside.environment.process_info import (
     VARIABLES,
     command,
     environ,
+    is_interactive,
     packages,
     process_info,
 )
@@ -318,3 +319,11 @@ def test_the_first_session_of_a_script_knows_how_long_its_process_took_to_start_
             [sys.executable, "-c", before + dedent(code)], capture_output=True, text=True, check=True, timeout=DEADLINE
         )
         assert done.stdout == printed
+
+
+def test_a_program_that_starts_the_kernels_of_notebooks_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))  # as nbclient imports it
+    monkeypatch.delitem(sys.modules, "ipykernel.kernelapp", raising=False)
+    assert not is_interactive()
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", ModuleType("kernelapp"))
+    assert is_interactive()

@@ -92,10 +92,15 @@ def startup(began: Clocks, proc: Path = Path("/proc")) -> int:
     global _begun
     first, _begun = _begun != os.getpid(), os.getpid()
     ticks = start_time(proc, "self") if first else 0
-    if not ticks or hasattr(sys, "ps1") or "ipykernel" in sys.modules or "RAY_JOB_ID" in os.environ or _daemonic():
+    if not ticks or is_interactive() or "RAY_JOB_ID" in os.environ or _daemonic():
         return 0
     age = began.monotonic + began.asleep - ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     return age if 0 < age < STARTUP_SECONDS * 1e9 else 0
+
+
+def is_interactive() -> bool:
+    """Return whether this process is a shell or a notebook's kernel, which may live for days; one that starts kernels is not."""
+    return hasattr(sys, "ps1") or "ipykernel.kernelapp" in sys.modules
 
 
 def _daemonic() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import weakref
 from collections.abc import Mapping
 from functools import wraps
@@ -16,6 +15,7 @@ from trackside.default_run import init, open_run
 from trackside.environment.config import as_mapping, plain
 from trackside.environment.exit_status import exception_fields, outcome
 from trackside.environment.identity import ray_run
+from trackside.environment.process_info import is_interactive
 from trackside.packing import text_of
 from trackside.training_log import warn
 
@@ -174,7 +174,7 @@ class RunAdapter:
 
         The process of a notebook may end days later: there the run ends now.
         """
-        if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+        if is_interactive():
             self.end()
         elif self._is_own and self._run is not None and self not in _resting:
             _resting.append(self)
