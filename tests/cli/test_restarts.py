@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from trackside_daemon.cli.run import trouble_watch
-from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, restarts
-from trackside_daemon.cli.run.trouble_watch import EndConditions, StopOn, TroubleWatch, stop_alerts
+from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, StopOn, restarts, stop_alerts
+from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
 from trackside_daemon.linux.job_processes import JobProcesses
 from trackside_daemon.questions import table as questions
 

@@ -59,11 +59,13 @@ class JobProcesses:
                     found[one.pid] = one
         return [one for one in found.values() if one.pid not in self._others and _lives(one)]
 
-    def send(self, number: int) -> None:
-        """Send all of them a signal."""
-        for one in self.find():
+    def send(self, number: int) -> list[psutil.Process]:
+        """Send all of them a signal, and return them."""
+        found = self.find()
+        for one in found:
             with suppress(psutil.Error):
                 one.send_signal(number)
+        return found
 
     def end(self, seconds: float, given_up: Callable[[], object] = lambda: False) -> None:
         """End those that are left: they may hold GPU memory, ports and files. After so many seconds they are killed.
@@ -71,24 +73,19 @@ class JobProcesses:
         *given_up* tells that they may stay, which is asked again and again.
         """
         for number in (signal.SIGTERM, signal.SIGKILL):
-            left = [] if given_up() else self.find()
-            for one in left:
-                with suppress(psutil.Error):
-                    one.send_signal(number)
+            left = [] if given_up() else self.send(number)
             until = time.monotonic() + seconds
             while left and not given_up() and time.monotonic() < until:
                 _, left = psutil.wait_procs(left, timeout=POLL_SECONDS)
 
 
-def paused(process: psutil.Process) -> str:
-    """Return why a process stands still that somebody has stopped; empty if nobody has."""
+def is_paused(process: psutil.Process) -> bool:
+    """Return whether a debugger is attached to a process, or a signal has stopped it."""
     with suppress(psutil.Error, OSError):
         lines = Path(f"/proc/{process.pid}/status").read_text(errors="replace").splitlines()
-        if any(line.startswith("TracerPid:") and int(line.split()[1]) for line in lines):
-            return "a debugger is attached"
-        if process.status() == psutil.STATUS_STOPPED:
-            return "it is stopped by a signal"
-    return ""
+        is_traced = any(line.startswith("TracerPid:") and int(line.split()[1]) for line in lines)
+        return is_traced or process.status() == psutil.STATUS_STOPPED
+    return False
 
 
 def with_children(processes: Collection[psutil.Process]) -> dict[int, psutil.Process]:

@@ -200,8 +200,8 @@ class Hangs:
             return None  # nobody waits for the rank that has ended
         if found is not None:
             gpus = self._on_gpus(hang.name) & dumps.keys() if found.kind not in DEADLOCKS else ()
-            found = found._replace(busy=tuple(sorted({*found.busy, *gpus})))
-            found = found._replace(pids={str(one.rank): one.pid for one in self._ranks(hang.run)[:PLACES]})
+            pids = {str(one.rank): one.pid for one in self._ranks(hang.run)[:PLACES]}
+            found = found._replace(busy=tuple(sorted({*found.busy, *gpus})), pids=pids)
         return found if found is None or view is None else compared(found, view)
 
     def _absent(self, hang: _Hang, asked: frozenset[int], dumps: Mapping[int, RankDump]) -> Absent:

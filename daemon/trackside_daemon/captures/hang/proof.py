@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from trackside_daemon.captures.hang.verdict import hanging
-from trackside_daemon.linux.job_processes import activity, busy, paused, with_children
+from trackside_daemon.linux.job_processes import activity, busy, is_paused, with_children
 
 # Files of Python's debuggers and prompts, whose user thinks; frames are ``FILE:LINE FUNCTION``.
 _DEBUGGERS = re.compile(r"(^|/)((pdb|bdb|code)\.py:|_?(debugpy|pydevd|pudb)|IPython/terminal/embed)")
@@ -39,7 +39,7 @@ class HangProof:
             or hang["unseen"]
             or (known - ranks.keys() and hang["kind"] != "ended")
             or _is_debugged(evidence)
-            or any(map(paused, with_children(list(ranks.values())).values()))
+            or any(map(is_paused, with_children(list(ranks.values())).values()))
         ):
             self.text = ""
             return

@@ -91,9 +91,8 @@ def run(
     --stop-on, 75 after --requeue, 126 if the command is not executable, 127 if it is not found, and 2 if this command line or the
     configuration is wrong.
     """
-    from trackside_daemon.cli.run.restarts import restarts, slurm_job
+    from trackside_daemon.cli.run.restarts import restarts, slurm_job, stop_alerts
     from trackside_daemon.cli.run.session import RunOptions, run
-    from trackside_daemon.cli.run.trouble_watch import stop_alerts
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.service.config import Config
 

@@ -1,4 +1,4 @@
-"""Decide whether `trackside run` starts its command again, after how it has ended."""
+"""Decide whether `trackside run` starts its command again, after how it has ended; and read the flags about that."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import signal
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.model.text import duration, number
+from trackside_daemon.model.text import duration, matches_wildcards, number, seconds
+from trackside_daemon.model.troubles import DETECTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +54,36 @@ def restarts(most: str, kinds: str, spent: int = 0) -> Restarts | None:
     if unknown := next((word for word in words if word not in KINDS), None):
         raise ValueError(f"--restart.on {unknown}: give {', '.join(KINDS)}, with commas between them")
     return Restarts(RESTARTS if most == "--" else int(most), frozenset(words), spent)
+
+
+class StopOn(NamedTuple):
+    """An alert that ends the command.
+
+    Attributes:
+        alert: Its name; * matches any text.
+        seconds: How long it has to fire.
+    """
+
+    alert: str
+    seconds: float
+
+
+def stop_alerts(text: str) -> list[StopOn]:
+    """Return the alerts of ``NonFinite,LossDiverging:10m``.
+
+    Raises:
+        ValueError: One is unknown, or what follows it is no duration.
+    """
+    found = []
+    for word in filter(None, map(str.strip, text.split(","))):
+        name, _, length = word.partition(":")
+        if not any(matches_wildcards(one, name) for one in DETECTED):
+            raise ValueError(f"--stop-on {word}: there is no alert {name}; docs/alerts.md lists them")
+        try:
+            found.append(StopOn(name, float(str(seconds(length))) if length else 0.0))
+        except ValueError:
+            raise ValueError(f"--stop-on {word}: {length!r} is not a duration, such as 90s or 10m") from None
+    return found
 
 
 class CommandStart(NamedTuple):
@@ -135,20 +166,12 @@ class Restarts:
 
     def may_answer(self, kind: str, status: int) -> bool:
         """Return whether an end of this kind may be followed by a restart."""
-        final = kind == "crash" and (status in FINAL_STATUSES or status - 128 in FINAL_SIGNALS)
-        return kind in self.kinds and bool(status) and not final
+        return kind in self.kinds and bool(status) and not _final(kind, status)
 
     def after(self, end: CommandEnd) -> RestartDecision:
         """Return whether and when the command starts again."""
-        if end.kind not in self.kinds or not end.status:
-            return RestartDecision()
-        if end.kind == "crash" and end.status in FINAL_STATUSES:
-            return RestartDecision(
-                reason=f"not restarted: exit status {end.status} says that the next start ends in the same way"
-            )
-        if end.kind == "crash" and end.status - 128 in FINAL_SIGNALS:
-            name = signal.Signals(end.status - 128).name
-            return RestartDecision(reason=f"not restarted: somebody ended the command by {name}")
+        if not self.may_answer(end.kind, end.status):
+            return RestartDecision(reason=_final(end.kind, end.status) if end.kind in self.kinds else "")
         # Numbers in a cause, such as ports and addresses, differ.
         same = (end.kind, re.sub(r"\d+", "0", end.cause) or str(end.status), end.step)
         self._same[same] += 1
@@ -178,3 +201,12 @@ class Restarts:
         passed = duration(now - self.ends[0].at)
         without = f"have stood still for {passed}" if self.ends[0].kind == "hang" else f"have ended {passed} ago"
         return f"restarted {times}: {what}; without --restart it would {without}"
+
+
+def _final(kind: str, status: int) -> str:
+    """Return why an end of the command is final, in words; empty if it is not."""
+    if kind == "crash" and status in FINAL_STATUSES:
+        return f"not restarted: exit status {status} says that the next start ends in the same way"
+    if kind == "crash" and status - 128 in FINAL_SIGNALS:
+        return f"not restarted: somebody ended the command by {signal.Signals(status - 128).name}"
+    return ""

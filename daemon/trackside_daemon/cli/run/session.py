@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
-import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -14,33 +12,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from trackside.auto.environment import refusal, variables
+from trackside.auto.environment import variables
 from trackside.captures.kineto import SOCKET, socket_directory
 from trackside.environment.paths import machine_id, spool_directories
 from trackside.os_errors import os_error_text
 from trackside.transport.orphaned_spool import orphaned_hellos, orphaned_sessions
 from trackside.transport.sender import now
-from trackside_daemon.captures.kineto.environment import interpreter, missing_variables
+from trackside_daemon.captures.kineto.environment import missing_variables
 from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.follower import AUTOMATIC, BEHIND
+from trackside_daemon.cli.run.nothing_found import why_nothing
 from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import CommandSummary, RunFacts
-from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
-from trackside_daemon.linux.child_process import ChildProcess, Command, output
-from trackside_daemon.linux.job_processes import JobProcesses
-from trackside_daemon.linux.process_exit import signal_name
+from trackside_daemon.linux.child_process import ChildProcess, Command
 from trackside_daemon.model.text import duration, shown
 from trackside_daemon.training.end_state import Exit, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
     from trackside_daemon.cli.run.console import ConsoleCopy
-    from trackside_daemon.cli.run.restarts import Restarts
-    from trackside_daemon.cli.run.trouble_watch import CommandTrouble, StopOn
+    from trackside_daemon.cli.run.restarts import Restarts, StopOn
+    from trackside_daemon.cli.run.trouble_watch import CommandTrouble, TroubleWatch
+    from trackside_daemon.linux.job_processes import JobProcesses
     from trackside_daemon.service.config import Config
 
 NOT_EXECUTABLE = 126  # exit status, as in shells
@@ -51,26 +48,6 @@ TERMINATION_SECONDS = 30.0  # between SIGTERM and SIGKILL, for a command that is
 MAX_CAUSE = 4096  # characters of the cause that the next start gets
 FOLLOWER = "trackside_daemon.cli.run.follower"
 FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
-
-SCRIPT_BYTES = 256 * 1024  # of a script that are searched for what it imports
-_CALLBACKS = {
-    **dict.fromkeys(("xgboost", "lightgbm", "catboost", "keras", "skorch"), "callbacks=[TracksideCallback()]"),
-    **dict.fromkeys(("transformers", "lightning"), "callbacks=[TracksideCallback()]"),
-    "fastai": "cbs=TracksideCallback()",
-    "mmengine": "custom_hooks=[TracksideCallback()]",
-    "ignite": "TracksideCallback().attach(trainer)",
-    "ultralytics": "TracksideCallback().attach(model)",
-}
-"""Where a framework's callback of `trackside.integrations` belongs."""
-
-_LOOPS = ("torch", "jax", "flax", "tensorflow", "sklearn", "mlx", "mxnet", "paddle")
-_IMPORTS = re.compile(rf"^\s*(?:import|from)\s+({'|'.join((*_CALLBACKS, *_LOOPS))})\b".encode(), re.MULTILINE)
-SECONDS = 10.0  # time limit for an interpreter to try the import
-
-# A file of the working directory is no proof, and may be another user's.
-_IMPORT = (
-    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; import trackside.default_run; print('here')"
-)
 
 
 class RunOptions(NamedTuple):
@@ -208,8 +185,8 @@ class _Session:
         follower = None if daemon is None or self._options.follow is None else self._start_follower(since, environ)
         restarts, self._found, self._trouble = self._options.restarts, None, None
         ours = {child.pid for child in (follower, daemon and daemon.child) if child is not None}
-        processes = JobProcesses(command.pid, self._launch, ours)
-        watch = self._watch(daemon, processes)
+        processes = self._processes(command, ours)
+        watch = None if processes is None else self._watch(daemon, processes)
         status = self._wait(command, daemon, processes)
         self._is_interrupted = bool(self._signals.ending)
         self._signals.clear()
@@ -217,7 +194,7 @@ class _Session:
             watch.stop()
         kind = "crash" if self._trouble is None else self._trouble.kind
         wanted = restarts is not None and not self._is_interrupted and restarts.may_answer(kind, status)
-        if wanted or self._trouble is not None:
+        if processes is not None and (wanted or self._trouble is not None):
             processes.end(TERMINATION_SECONDS, lambda: self._signals.ending)
         if console is not None:
             console.stop()
@@ -255,7 +232,7 @@ class _Session:
         except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
             report(f"no summary: {type(error).__name__}: {error}")
 
-    def _wait(self, command: Command, daemon: CommandDaemon | None, processes: JobProcesses) -> int:
+    def _wait(self, command: Command, daemon: CommandDaemon | None, processes: JobProcesses | None) -> int:
         """Forward signals to the command until it ends, and return its exit status; end it if it is in trouble."""
         begun = time.monotonic()
         ends_until = 0.0
@@ -267,6 +244,8 @@ class _Session:
                 remove_stale(_profiler_directory(daemon) / SOCKET)  # with SIGKILL it leaves it, and so may its worker
             if number in self._signals.handled and not self._probe.received(number):
                 command.send(number)
+            if processes is None:
+                continue
             if self._found is not None and not ends_until:
                 self._trouble = self._found  # one that is found after the command's end has not ended it
                 report(f"{self._trouble.line}; the command is ended")
@@ -281,22 +260,30 @@ class _Session:
     def _trouble_stops(self) -> bool:
         return self._trouble is not None and self._trouble.kind == "stop"
 
+    def _processes(self, command: Command, others: Collection[int]) -> JobProcesses | None:
+        """Return the command's processes; None if nothing is going to end them."""
+        if self._options.restarts is None and not self._options.stop_on:
+            return None
+        from trackside_daemon.linux.job_processes import JobProcesses  # needs no import without the flags
+
+        return JobProcesses(command.pid, self._launch, others)
+
     def _watch(self, daemon: CommandDaemon | None, processes: JobProcesses) -> TroubleWatch | None:
         """Return what watches the command's runs for a trouble; None if nothing is wanted, or the daemon is not known."""
         restarts, stop_on = self._options.restarts, self._options.stop_on
-        wanted = EndConditions(frozenset() if restarts is None else restarts.kinds - {"crash"}, stop_on)
-        if not any(wanted):
+        kinds = frozenset() if restarts is None else restarts.kinds - {"crash"}
+        if not (kinds or stop_on):
             return None
         if daemon is None or daemon.source is None:
             report("hangs and alerts end nothing, because no daemon is known that could be asked")
             return None
-        from trackside_daemon.cli.run.trouble_watch import TroubleWatch
+        from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
 
         def found(trouble: CommandTrouble) -> None:
             self._found = trouble
             self._signals.wake()
 
-        return TroubleWatch(daemon.source, self._launch, processes, wanted, found)
+        return TroubleWatch(daemon.source, self._launch, processes, EndConditions(kinds, stop_on), found)
 
     def _next_start(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
         try:
@@ -411,39 +398,3 @@ def report(text: str) -> None:
     """Write a line to standard error, because standard output is the command's; a closed one is ignored."""
     with suppress(OSError):
         os.write(2, f"trackside: {shown(text)}\n".encode(errors="backslashreplace"))
-
-
-def why_nothing(command: Sequence[str], code: int = 0, *, auto: bool) -> str:
-    """Return the reason in one line, for a command that has opened no run and ended with this code, a signal below 0."""
-    if not auto:
-        return f"nothing was pushed; call trackside.push, or give --auto{_line_to_add(command)}"
-    python = interpreter(command[0])
-    if not python:
-        return "nothing was pushed, and what it started imported neither PyTorch nor a tracker"
-    is_script = Path(python).name != Path(command[0]).name
-    if reason := refusal([] if is_script else command[1:]):
-        return f"{reason}, by which --auto finds the training; leave the flag out, or call trackside.push"
-    if output([python, "-c", _IMPORT], SECONDS).strip() != "here":
-        ours = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return f"{python} cannot import trackside; install it there: {python} -m pip install trackside (this is {ours})"
-    found = "no optimizer of PyTorch made a step, and no framework or tracker got a number"
-    if code < 0:
-        found += f", until at most a second before {signal_name(-code)} ended it"
-    return f"{found}{_line_to_add(command)}"
-
-
-def _line_to_add(command: Sequence[str]) -> str:
-    """Return the line to add for what the script of a command imports, as far as its file shows; empty for nothing."""
-    script = next((Path(word) for word in command if word.endswith(".py")), None)
-    try:
-        with (script or Path(os.devnull)).open("rb") as file:
-            names = [name.decode() for name in _IMPORTS.findall(file.read(SCRIPT_BYTES))]
-    except OSError:
-        return ""
-    if not names:
-        return ""
-    name = next((name for name in names if name in _CALLBACKS), names[0])
-    line = "add trackside.push(step=step, loss=loss) where a step ends"
-    if name in _CALLBACKS:
-        line = f"add {_CALLBACKS[name]}, with from trackside.integrations.{name} import TracksideCallback"
-    return f"; {name} is imported: {line}"

@@ -7,14 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.captures.hang.proof import HangProof
-from trackside_daemon.captures.hang.verdict import hanging
-from trackside_daemon.model.text import duration, matches_wildcards, seconds
-from trackside_daemon.model.troubles import DETECTED
+from trackside_daemon.model.text import duration, matches_wildcards
 from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from trackside_daemon.cli.run.restarts import StopOn
     from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.linux.job_processes import JobProcesses
 
@@ -41,36 +40,6 @@ class CommandTrouble(NamedTuple):
     text: str
     line: str
     step: int | None = None
-
-
-class StopOn(NamedTuple):
-    """An alert that ends the command.
-
-    Attributes:
-        alert: Its name; * matches any text.
-        seconds: How long it has to fire.
-    """
-
-    alert: str
-    seconds: float
-
-
-def stop_alerts(text: str) -> list[StopOn]:
-    """Return the alerts of ``NonFinite,LossDiverging:10m``.
-
-    Raises:
-        ValueError: One is unknown, or what follows it is no duration.
-    """
-    found = []
-    for word in filter(None, map(str.strip, text.split(","))):
-        name, _, length = word.partition(":")
-        if not any(matches_wildcards(one, name) for one in DETECTED):
-            raise ValueError(f"--stop-on {word}: there is no alert {name}; docs/alerts.md lists them")
-        try:
-            found.append(StopOn(name, float(str(seconds(length))) if length else 0.0))
-        except ValueError:
-            raise ValueError(f"--stop-on {word}: {length!r} is not a duration, such as 90s or 10m") from None
-    return found
 
 
 class EndConditions(NamedTuple):
@@ -151,8 +120,8 @@ class TroubleWatch:
                 line = f"--stop-on {name}, which has fired for {duration(fires)}: {alert['summary']}"
                 return CommandTrouble("stop", run["id"], name, line)
         if name == "TrainingStalled" and "hang" in self._wanted.kinds and alert["started"] >= self._known_since:
-            line = hanging(alert)
-            if line and self._is_proven(alert) and self._still_fires(run, alert):
+            line = self._proven(alert)
+            if line and self._still_fires(run, alert):
                 text = str(alert["evidence"]["hang"]["text"]).rstrip(".")
                 return CommandTrouble("hang", run["id"], text[:1].lower() + text[1:], line.rstrip("."))
         if (
@@ -168,16 +137,15 @@ class TroubleWatch:
         firing = self._source.ask(questions.Alerts(run=run["id"], firing=True, evidence=False))["alerts"]
         return any(one["id"] == alert["id"] for one in firing)
 
-    def _is_proven(self, alert: Mapping[str, Any]) -> bool:
-        """Return whether no rank can go on: none does anything, except for those that wait in a collective.
+    def _proven(self, alert: Mapping[str, Any]) -> str:
+        """Return the verdict, if no rank does anything, except for those that wait in a collective; else an empty text.
 
         A training that was busy, and did nothing for a moment, proves nothing: it has to be still for twice as long then.
         """
         proof = HangProof(alert, {one.pid: one for one in self._processes.find()})
         seconds = self._still.get(alert["id"], STILL_SECONDS)
         if not proof.text or self._stopping.wait(seconds):
-            return False
+            return ""
         self._asked += seconds
-        proven = proof.holds(seconds)
         self._still[alert["id"]] = min(seconds * 2, MOST_STILL_SECONDS)
-        return proven
+        return proof.text if proof.holds(seconds) else ""
