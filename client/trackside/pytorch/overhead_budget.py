@@ -61,9 +61,8 @@ class OverheadBudget:
         usual = _median(self._steps)
         if usual <= 0:
             return
-        wanted = _median(self._costs) / (
-            self._share * usual
-        )  # what another process interrupts takes longer, and costs nothing
+        # Not the mean: what another process interrupts takes longer, and costs nothing.
+        wanted = _median(self._costs) / (self._share * usual)
         if wanted > self.every:
             self.every = min(self._most, 2 ** ceil(log2(wanted)))
         elif wanted * RATE_MARGIN < self.every:

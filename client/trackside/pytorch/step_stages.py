@@ -46,9 +46,8 @@ _LEAVE = {stage: PhaseMark(enters=False, phase=stage, automatic=True) for stage 
 _TIMED = PhaseMark(enters=True, phase=TIMED, automatic=True)
 _UNTIMED = PhaseMark(enters=False, phase=TIMED, automatic=True)
 
-TIMING_SHARE = (
-    0.0005  # share of the time that the timing of steps may cost: every step is timed from about 0.5 s a step on
-)
+# Share of the time that the timing of steps may cost: every step is timed from about 0.5 s a step on.
+TIMING_SHARE = 0.0005
 
 # Attribute of a module in which `model.compile()` keeps the compiled call. PyTorch has no public name for it.
 COMPILED_CALL = "_compiled_call_impl"

@@ -6,7 +6,7 @@ a detection at a sample depends only on that sample and those before it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.text import number
@@ -188,6 +188,14 @@ class Detector(Protocol):
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield the detections in the next samples."""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """Detector that states what decides whether its alert fires."""
+
+    def explain(self) -> Iterator[Test]:
+        """Yield the tests of the last samples."""
 
 
 class Streak:

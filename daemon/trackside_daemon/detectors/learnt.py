@@ -50,12 +50,12 @@ class Learnt:
         learnt = sorted(self._first)[-2] - level
         return rise / learnt if learnt > 0 else inf
 
-    def undone(self, rise: float, level: float) -> float:
+    def undone(self, lost: float, rise: float, level: float) -> float:
         """Return the share that a rise undoes, in the mean of the fall itself and its logarithm.
 
-        The last factors of a fall are next to nothing of it and took most of the training.
+        *lost* is that share of the fall itself. The last factors of a fall are next to nothing of it and took most of the
+        training.
         """
-        lost = self.lost(rise, level)
         if lost >= 1 or level <= 0:
             return lost
         fall = log(sorted(self._first)[-2]) - log(level)

@@ -110,10 +110,8 @@ class LossDiverging:
         self._values = deque([0.0], maxlen=CHANGES + 1)
         self._wanders = Wander(mean, turns=False), Wander(middle, turns=True)
         self._count = 0
-        self._high = (
-            0,
-            0,
-        )  # the counts of the first and the last sample in a row at which three quarters were above the lowest level
+        self._high = 0, 0
+        """The counts of the first and the last sample in a row at which three quarters were above the lowest level."""
         self._lowest = inf
         self._lowest_at = 0
 
@@ -208,7 +206,8 @@ class LossDiverging:
         return max(COST, 2 * self._usual)
 
     def _judge_severity(self, height: float, step: int, time: float, context: Context) -> Severity:
-        lost, undone = self._learnt.lost(height, self._lowest), self._learnt.undone(height, self._lowest)
+        lost = self._learnt.lost(height, self._lowest)
+        undone = self._learnt.undone(lost, height, self._lowest)
         self._peak = max(self._peak, height)
         if self._rate.is_on() or undone < (MUCH if self._lowest > 0 else BELOW_ZERO):
             return "info"

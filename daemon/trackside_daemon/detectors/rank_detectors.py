@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trackside.rl_keys import KEYS as RL
 from trackside.rl_keys import is_of_update, meaning
 from trackside_daemon.detectors import rl
-from trackside_daemon.detectors.base import Column, Context, Detector, Found
+from trackside_daemon.detectors.base import Column, Context, Detector, Explains, Found
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.learning_rate import LearningRate
@@ -193,7 +193,7 @@ class RankDetectors:
         """Yield key and test of what decided at the last samples whether an alert fires, for detectors that state it."""
         for key, of in self._of.items():
             for detector in of:
-                if alert in detector.alerts and isinstance(detector, LossDiverging | LossSpike | LossPlateau):
+                if alert in detector.alerts and isinstance(detector, Explains):
                     yield from ((key, test) for test in detector.explain())
 
     def _detect(self, key: str, column: Column) -> Iterator[Found]:

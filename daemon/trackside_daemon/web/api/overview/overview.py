@@ -31,9 +31,8 @@ from trackside_daemon.web.api.overview.rates import MAX_POINTS, Attempt, RateTra
 from trackside_daemon.web.api.overview.runs import RunExtras, TwoClocks, VisibleRun
 
 AGAIN_SECONDS = 5.0  # after which a verdict is read again
-SOON_SECONDS = (
-    0.9  # the same for as long after what it comes from has changed, which the history has later than the page
-)
+# The same, for as long after what it comes from has changed: the history has that later than the page.
+SOON_SECONDS = 0.9
 MAX_ALERTS = 200  # alerts listed in the overview; the counts per run include all
 
 log = logging.getLogger("trackside")
