@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from trackside_daemon.cli.run import trouble_watch
+from trackside_daemon.cli.run.command_daemon import CommandDaemon
 from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, StopOn, restarts, stop_alerts
+from trackside_daemon.cli.run.summary import CommandSummary
 from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
 from trackside_daemon.linux.job_processes import JobProcesses
 from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
+    from trackside_daemon.cli.run.signal_forwarding import Signals
+    from trackside_daemon.cli.sources.api_source import ApiSource
     from trackside_daemon.cli.sources.source import Source
 
 ALL = frozenset({"crash", "hang", "nan"})
@@ -142,3 +146,24 @@ def test_alerts_that_end_a_command() -> None:
     for text, named in (("NonFinit", "there is no alert NonFinit"), ("NonFinite:soon", "'soon' is not a duration")):
         with pytest.raises(ValueError, match=named):
             stop_alerts(text)
+
+
+class FullDisk:
+    """The answers of a daemon that cannot write its history."""
+
+    live = False
+
+    def ask(self, _: Any) -> dict[str, Any]:
+        return {"runs": []}
+
+    def status(self) -> dict[str, str]:
+        return {"storage_problem": "database or disk is full"}
+
+
+def test_a_history_that_cannot_be_written_is_no_command_without_runs() -> None:
+    printed: list[str] = []
+    daemon = CommandDaemon("ipc:///none", cast("ApiSource", FullDisk()), "")
+    CommandSummary("none", daemon, None, "nothing was pushed").report(cast("Signals", None), printed.append)
+    assert printed == [
+        "the history has nothing of the command yet: database or disk is full; what it pushed waits on disk for the next daemon"
+    ]

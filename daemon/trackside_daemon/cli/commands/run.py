@@ -105,6 +105,8 @@ def run(
     # A value "--" is the end of the options, which follows --follow without a directory.
     places = None if follow is None else [place for place in follow if place != "--"]
     file = [f"--config.file={config_file}"] if config_file is not None else []
+    if (requeue or restart_args) and not restart:
+        fail(f"{'--requeue' if requeue else '--restart.args'} is for restarts: give --restart, too")
     try:
         options = RunOptions(
             places,

@@ -171,9 +171,17 @@ class CommandSummary:
             return any(hello.about is not None and hello.about.launch == self._launch for hello in hellos)
         return False
 
+    def _problem(self) -> str:
+        """Return why the daemon cannot write its history now; empty if it can."""
+        return "" if self._daemon.source is None else str(self._daemon.source.status()["storage_problem"])
+
     def _report_runs(self, source: Source, report: Callable[[str], None]) -> None:
         runs = self._runs(source)
-        if not runs:
+        if not runs and (problem := self._problem()):
+            report(
+                f"the history has nothing of the command yet: {problem}; what it pushed waits on disk for the next daemon"
+            )
+        elif not runs:
             report(f"the command opened no run: {self._nothing}")
         for run in reversed(runs[:MAX_RUNS]):
             whole = source.ask(questions.Run(id=run["id"], limit=MOST_METRICS))
