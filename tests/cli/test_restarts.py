@@ -78,13 +78,15 @@ def test_a_killed_command_is_restarted() -> None:
     assert Restarts(1, ALL).after(crash(1, "SIGKILL", 137)).pause == 5.0
 
 
-def test_the_line_has_what_a_night_without_restarts_costs() -> None:
+@pytest.mark.parametrize(("failed", "end"), [(False, ""), (True, "it did not finish, and ")])
+def test_the_line_has_what_a_night_without_restarts_costs(failed: bool, end: str) -> None:
     decisions = Restarts(5, ALL)
-    assert decisions.line(0.0) == ""
-    decisions.after(CommandEnd("hang", 143, "rank 1 is at train.py:3", 1200, at=100.0))
-    decisions.after(crash(1300, status=1)._replace(at=200.0))
-    expected = "restarted 2 times: hang at step 1,200, crash at step 1,300; without --restart it would have stood still for 2 h"
-    assert decisions.line(7300.0) == expected
+    assert decisions.line(0.0, failed=failed) == ""
+    decisions.ends += [CommandEnd("hang", 143, "rank 1 is at train.py:3", 1200, at=100.0), crash(1300)]
+    expected = "restarted 2 times: hang at step 1,200, crash at step 1,300; "
+    assert decisions.line(7300.0, failed=failed) == (
+        f"{expected}{end}without --restart it would have stood still for 2 h"
+    )
 
 
 def test_arguments_for_restarts_get_the_checkpoint() -> None:
