@@ -7,9 +7,11 @@ torchrun it forks its ranks, so that PyTorch is imported once. ``DIRECTORY/times
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
-import pdb
+import pdb  # noqa: T100  its prompt is one of the pauses
 import random
 import signal
 import subprocess
@@ -17,7 +19,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trackside
 
@@ -32,8 +34,7 @@ LEARNING_RATE, MOMENTUM = 0.05, 0.9
 DIRECTORY, NAME, RANKS = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 PLAN: list[tuple[str, int, int]] = json.loads(sys.argv[4])
 START = int(os.environ.get("TRACKSIDE_RESTART", "0").partition(":")[0])
-KIND, VICTIM, AT = PLAN[START] if START < len(PLAN) else ("", 0, 0)
-FOREVER = 100_000.0
+KIND, VICTIM, AT = (*PLAN[START:], ("", 0, 0))[0]
 
 
 def note(what: str) -> None:
@@ -149,7 +150,7 @@ def debug() -> None:
     """Wait at pdb's prompt."""
     reading, writing = os.pipe()
     threading.Timer(PAUSE_SECONDS, lambda: os.write(writing, b"c\n")).start()
-    pdb.Pdb(stdin=os.fdopen(reading), stdout=open(os.devnull, "w")).set_trace()  # noqa: SIM115  lives with the process
+    pdb.Pdb(stdin=os.fdopen(reading), stdout=io.StringIO()).set_trace()
 
 
 def attach() -> None:
@@ -271,7 +272,7 @@ def train(rank: int) -> None:
         run.push(step=step, loss=loss)
         if step == checkpoints.next_step and rank == 0:
             note("step")
-        time.sleep(STEP_SECONDS if loss == loss else 1.0)
+        time.sleep(STEP_SECONDS if math.isfinite(loss) else 1.0)
         if model is not None and rank == 0 and step % SAVE_EVERY == SAVE_EVERY - 1:
             checkpoints.save(model.state, step)
     if rank == 0:

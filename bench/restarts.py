@@ -112,7 +112,14 @@ def train(case: Case, shared: Daemon, cgroup: Path) -> Result:
             "CGROUP": str(cgroup),
         }
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.world}"]
-        script = [*(torchrun if case.launcher else []), str(TRAINING), place, name, str(case.world), json.dumps(case.plan)]
+        script = [
+            *(torchrun if case.launcher else []),
+            str(TRAINING),
+            place,
+            name,
+            str(case.world),
+            json.dumps(case.plan),
+        ]
         noted = ["sh", "-c", 'echo "launch $(date +%s.%N)" >> "$0"; exec "$@"', f"{place}/times"]
         started = command("run", *flags, "--", *noted, sys.executable, *script)
         with subprocess.Popen(
@@ -167,7 +174,10 @@ def _result(case: Case, daemon: Daemon, name: str, times: list[list[str]], outpu
     events = daemon.api(f"events?run={run['id']}").json()["events"]
     restarts = sum(event["kind"] == "restart" for event in events)
     steps: set[int] = set.intersection(
-        *({step for one in _series(daemon, run["id"], rank) for step, *_ in one["points"]} for rank in range(case.world))
+        *(
+            {step for one in _series(daemon, run["id"], rank) for step, *_ in one["points"]}
+            for rank in range(case.world)
+        )
     )
     launches = [float(time) for what, time in times if what == "launch"]
     first = [float(time) for what, time in times if what == "step"]
@@ -193,7 +203,13 @@ def with_faults(number: int) -> Iterator[Case]:
         at = draw.randrange(1, 130) if FAULTS.index(kind) < 4 else draw.randrange(100, 130)
         plan = [(kind, draw.randrange(world), at)]
         if draw.random() < 0.25:
-            plan.append((draw.choice(("exception", "SIGKILL of a rank", "lock")), draw.randrange(world), draw.randrange(235, 255)))
+            plan.append(
+                (
+                    draw.choice(("exception", "SIGKILL of a rank", "lock")),
+                    draw.randrange(world),
+                    draw.randrange(235, 255),
+                )
+            )
         yield Case(index, world, plan, launcher=world > 1 and draw.random() < 0.25)
 
 
@@ -216,7 +232,11 @@ def report(result: Result, expected: str) -> bool:
         and result.restarts == (len(faults), len(faults))
         and not result.missing
     )
-    print(f"{time.strftime('%H:%M:%S')} {'right' if right else 'WRONG'} {result.case} {result._replace(output='', case=result.case)[1:6]}", file=sys.stderr, flush=True)
+    print(
+        f"{time.strftime('%H:%M:%S')} {'right' if right else 'WRONG'} {result.case} {result._replace(output='', case=result.case)[1:6]}",
+        file=sys.stderr,
+        flush=True,
+    )
     if not right:
         print(result.output, file=sys.stderr, flush=True)
     return right
@@ -250,19 +270,43 @@ def main() -> None:
 
 def report_faults(healed: list[tuple[Result, bool]]) -> None:
     """Print the tables of trainings with faults."""
-    head("the first fault", "ended alike, restarts and steps complete", "s to the next start, median", "max", "to the next step, median")
+    head(
+        "the first fault",
+        "ended alike, restarts and steps complete",
+        "s to the next start, median",
+        "max",
+        "to the next step, median",
+    )
     for kind in FAULTS:
         mine = [(one, right) for one, right in healed if one.case.plan[0][0] == kind]
         seconds = [one.seconds[0] for one, _ in mine if one.seconds] or [0.0]
         resumed = [one.resumed[0] for one, _ in mine if one.resumed] or [0.0]
         middle = statistics.median
-        row(kind, f"{sum(right for _, right in mine)} of {len(mine)}", f"{middle(seconds):.1f}", f"{max(seconds):.1f}", f"{middle(resumed):.1f}")
+        row(
+            kind,
+            f"{sum(right for _, right in mine)} of {len(mine)}",
+            f"{middle(seconds):.1f}",
+            f"{max(seconds):.1f}",
+            f"{middle(resumed):.1f}",
+        )
     head("restarts", "measured", "limit", "")
     right = sum(right for _, right in healed)
-    verdict("trainings that end alike, and count and keep all", f"{right} of {len(healed)}", "all", met=right == len(healed))
+    verdict(
+        "trainings that end alike, and count and keep all", f"{right} of {len(healed)}", "all", met=right == len(healed)
+    )
     restarts = sum(len(one.case.plan) for one, _ in healed)
-    verdict("restarts", str(sum(one.restarts[0] for one, _ in healed)), str(restarts), met=all(one.restarts[0] == len(one.case.plan) for one, _ in healed))
-    at_most("from a fault to the next start, median", statistics.median(s for one, _ in healed for s in one.seconds), LIMIT, "s")
+    verdict(
+        "restarts",
+        str(sum(one.restarts[0] for one, _ in healed)),
+        str(restarts),
+        met=all(one.restarts[0] == len(one.case.plan) for one, _ in healed),
+    )
+    at_most(
+        "from a fault to the next start, median",
+        statistics.median(s for one, _ in healed for s in one.seconds),
+        LIMIT,
+        "s",
+    )
 
 
 def report_pauses(paused: list[tuple[Result, bool]]) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, cast
 
+import psutil
 import pytest
 
 from trackside_daemon.cli.run import trouble_watch
@@ -13,7 +14,7 @@ from trackside_daemon.cli.run.command_daemon import CommandDaemon
 from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, StopOn, restarts, stop_alerts
 from trackside_daemon.cli.run.summary import CommandSummary
 from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
-from trackside_daemon.linux.job_processes import JobProcesses
+from trackside_daemon.linux.job_processes import Activity, JobProcesses, activity, busy
 from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def test_arguments_for_restarts_get_the_checkpoint() -> None:
 class TwoRuns:
     """The answers of a daemon on a command of two runs, of which the first has a NaN."""
 
-    def __init__(self, ended: float | None) -> None:
+    def __init__(self, ended: float | None, evidence: dict[str, Any]) -> None:
+        self.evidence = evidence
         self.runs = [{"id": "a", "ended": None}, {"id": "b", "ended": ended}]
 
     def ask(self, question: Any) -> dict[str, Any]:
@@ -112,21 +114,38 @@ class TwoRuns:
             "severity": "critical",
             "started": time.time() + 1,
             "summary": "NaN",
-            "evidence": {},
+            "evidence": self.evidence,
         }
         return {"alerts": [nan] if question.run == "a" else []}
 
 
-@pytest.mark.parametrize(("ended", "found"), [(None, False), (1.0, True)])
-def test_a_run_that_goes_on_is_not_ended_for_another(
-    ended: float | None, found: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ended", "evidence", "found"),
+    [
+        (None, {}, False),
+        (1.0, {}, True),
+        (1.0, {"recovered": 2.0}, False),
+        (1.0, {"occurrences": [{"time": 0.0}, {"time": 4e9}]}, False),
+    ],
+)
+def test_a_run_is_ended_for_a_trouble_that_lasts_and_for_no_other_run(
+    ended: float | None, evidence: dict[str, Any], found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trouble_watch, "NAN_SECONDS", -10.0)
     processes = JobProcesses(os.getpid(), "none")
-    source = cast("Source", TwoRuns(ended))
+    source = cast("Source", TwoRuns(ended, evidence))
     watch = TroubleWatch(source, "none", processes, EndConditions(frozenset({"nan"})), lambda _: None)
     watch.stop()
     assert (watch._poll() is not None) is found
+
+
+def test_a_process_that_waits_for_a_cpu_is_no_hang() -> None:
+    before = activity(psutil.Process())
+    assert before is not None
+    idle = Activity(before.cpu + 0.1, before.io + 100, before.starved + 0.2)
+    assert not busy(before, idle, 5.0)
+    assert busy(before, idle._replace(starved=before.starved + 0.6), 5.0)
+    assert before.starved > 0
 
 
 def test_flags_become_restarts() -> None:

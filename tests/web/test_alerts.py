@@ -245,6 +245,7 @@ def rank_process(request: pytest.FixtureRequest) -> Iterator[int]:
         (SLEEPS, {}, {"hang": {**HANG, "unseen": [1]}}, ("a%2Fb", 200)),
         (SLEEPS, {}, {"hang": {**HANG, "ranks": [0, 1]}}, ("a%2Fb", 200)),
         (SLEEPS, {}, {"stacks": PDB}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"recovered": NOW + 1}, ("a%2Fb", 200)),
         (WORKER_COMPUTES, {}, {}, ("a%2Fb", 200)),
     ],
     indirect=["rank_process"],

@@ -267,7 +267,14 @@ class Resumes:
             Batch(
                 "resumes",
                 records=[
-                    Event(one.run, one.attempt, now, CONTINUITY, step=facts.step, fields=_fields(facts, verdict, text, after))
+                    Event(
+                        one.run,
+                        one.attempt,
+                        now,
+                        CONTINUITY,
+                        step=facts.step,
+                        fields=_fields(facts, verdict, text, after),
+                    )
                 ],
             )
         )

@@ -14,6 +14,9 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+STARVED_SHARE = (
+    0.1  # of the time, from which on a process counts that only waits for a CPU; idle ones need a third of it
+)
 CPU_SHARE = 0.05  # of a core, from which on a process is busy; the threads of the client need a hundredth of it
 POLL_SECONDS = 0.2  # between two looks whether they are to be left alone
 IO_BYTES = 64 * 1024  # read and written within one look at it, from which on a process is busy
@@ -25,10 +28,12 @@ class Activity(NamedTuple):
     Attributes:
         cpu: CPU seconds, in user and kernel mode.
         io: Bytes read and written, of /proc/PID/io; 0 if it may not be read.
+        starved: Seconds for which its threads had work and got no CPU, of /proc/PID/task/*/schedstat; 0 if unknown.
     """
 
     cpu: float
     io: int
+    starved: float = 0.0
 
 
 class JobProcesses:
@@ -101,19 +106,32 @@ def activity(process: psutil.Process) -> Activity | None:
     """Return what a process has used; None if it has ended."""
     try:
         cpu = process.cpu_times()
+        used = Activity(cpu.user + cpu.system, 0, _starved(process.pid))
         with suppress(psutil.Error, OSError):
             io = process.io_counters()
-            return Activity(cpu.user + cpu.system, io.read_chars + io.write_chars)
-        return Activity(cpu.user + cpu.system, 0)
+            return used._replace(io=io.read_chars + io.write_chars)
+        return used
     except psutil.Error:
         return None
+
+
+def _starved(pid: int) -> float:
+    nanoseconds = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError, IndexError):  # the thread has ended, or the kernel does not count
+            nanoseconds += int(path.read_text().split()[1])
+    return nanoseconds / 1e9
 
 
 def busy(before: Activity | None, after: Activity | None, seconds: float) -> bool:
     """Return whether a process has done something within so many seconds; one that has begun or ended has."""
     if before is None or after is None:
         return before is not after
-    return after.cpu - before.cpu >= CPU_SHARE * seconds or after.io - before.io >= IO_BYTES
+    return (
+        after.cpu - before.cpu >= CPU_SHARE * seconds
+        or after.starved - before.starved >= STARVED_SHARE * seconds
+        or after.io - before.io >= IO_BYTES
+    )
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -51,6 +51,9 @@ _STATES = {
 }
 
 
+PAUSED = frozenset("Tt")  # of these, those of a process that somebody holds
+
+
 class _Hang(NamedTuple):
     """Run that may hang.
 
@@ -200,8 +203,9 @@ class Hangs:
             return None  # nobody waits for the rank that has ended
         if found is not None:
             gpus = self._on_gpus(hang.name) & dumps.keys() if found.kind not in DEADLOCKS else ()
+            paused = {one.rank for one in self._ranks(hang.run) if one.state in PAUSED}
             pids = {str(one.rank): one.pid for one in self._ranks(hang.run)[:PLACES]}
-            found = found._replace(busy=tuple(sorted({*found.busy, *gpus})), pids=pids)
+            found = found._replace(busy=tuple(sorted({*found.busy, *gpus, *paused})), pids=pids)
         return found if found is None or view is None else compared(found, view)
 
     def _absent(self, hang: _Hang, asked: frozenset[int], dumps: Mapping[int, RankDump]) -> Absent:

@@ -6,7 +6,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.alerts.active_alert import OCCURRENCES
 from trackside_daemon.captures.hang.proof import HangProof
+from trackside_daemon.captures.hang.verdict import hanging
 from trackside_daemon.model.text import duration, matches_wildcards
 from trackside_daemon.questions import table as questions
 
@@ -110,11 +112,17 @@ class TroubleWatch:
 
     def _trouble_of(self, run: Mapping[str, Any], now: float) -> CommandTrouble | None:
         alerts = self._source.ask(questions.Alerts(run=run["id"], firing=True))["alerts"]
-        judged = (self._judge(run, alert, now) for alert in alerts if alert["started"] >= self._began)
+        judged = (
+            self._judge(run, alert, now)
+            for alert in alerts
+            # An alert fires for a while after its trouble.
+            if alert["started"] >= self._began and "recovered" not in alert["evidence"]
+        )
         return next((one for one in judged if one is not None), None)
 
     def _judge(self, run: Mapping[str, Any], alert: Mapping[str, Any], now: float) -> CommandTrouble | None:
-        name, fires = alert["alert"], now - alert["started"]
+        name, times = alert["alert"], alert["evidence"].get(OCCURRENCES)
+        fires = now - (times[-1]["time"] if times else alert["started"])
         for stop in self._wanted.stop_on:
             if matches_wildcards(name, stop.alert) and fires >= stop.seconds:
                 line = f"--stop-on {name}, which has fired for {duration(fires)}: {alert['summary']}"
@@ -134,8 +142,8 @@ class TroubleWatch:
         return None
 
     def _still_fires(self, run: Mapping[str, Any], alert: Mapping[str, Any]) -> bool:
-        firing = self._source.ask(questions.Alerts(run=run["id"], firing=True, evidence=False))["alerts"]
-        return any(one["id"] == alert["id"] for one in firing)
+        firing = self._source.ask(questions.Alerts(run=run["id"], firing=True))["alerts"]
+        return any(one["id"] == alert["id"] and hanging(one) for one in firing)
 
     def _proven(self, alert: Mapping[str, Any]) -> str:
         """Return the verdict, if no rank does anything, except for those that wait in a collective; else an empty text.
