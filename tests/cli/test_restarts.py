@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import psutil
@@ -14,6 +15,7 @@ from trackside_daemon.cli.run.command_daemon import CommandDaemon
 from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, StopOn, restarts, stop_alerts
 from trackside_daemon.cli.run.summary import CommandSummary
 from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
+from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.linux.job_processes import Activity, JobProcesses, activity, busy
 from trackside_daemon.questions import table as questions
 
@@ -179,6 +181,25 @@ class FullDisk:
 
     def status(self) -> dict[str, str]:
         return {"storage_problem": "database or disk is full"}
+
+
+class NoHistory(FullDisk):
+    """The answers of a daemon whose history could not be made."""
+
+    live = True
+
+    def ask(self, _: Any) -> dict[str, Any]:
+        raise SourceError("there is no history at the moment: /data/history.db: database or disk is full")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_history_that_could_not_be_made_is_one_line(known: bool) -> None:
+    printed: list[str] = []
+    summary = CommandSummary("none", CommandDaemon("ipc:///none", cast("ApiSource", NoHistory()), ""), None, "")
+    ask = summary.facts if known else summary.report
+    ask(cast("Signals", SimpleNamespace(ending=0)), printed.append)
+    begin = "nothing is known of the command's runs" if known else "no summary"
+    assert printed == [f"{begin}: there is no history at the moment: /data/history.db: database or disk is full"]
 
 
 def test_a_history_that_cannot_be_written_is_no_command_without_runs() -> None:

@@ -103,7 +103,8 @@ def read_resume(connection: sqlite3.Connection, uid: str, attempt: int, roles: K
     quantities["duration"] = _durations(connection, losses, attempt, window)
     saved = _points(connection, before, Window("step", step - BEFORE, step))
     ended = ends[1][-1] / 1e6
-    lost = ended - saved[-1][1] if saved and reached > step else 0.0
+    kept = saved[-1][1] if saved else series.first(connection, *before[3:])[1][0] / 1e6
+    lost = ended - kept if reached > step else 0.0
     down = begins[1][0] / 1e6 - ended
     return ResumeFacts(step, reached, first_steps[0], max(0.0, lost), max(0.0, down), ended, quantities)
 
@@ -307,7 +308,9 @@ class Resumes:
 
 def _done_again(attempt: int, facts: ResumeFacts) -> str:
     """Return a clause about where an attempt goes on, and what that costs."""
-    where = f"attempt {attempt} goes on after step {number(facts.step)}"
+    anew = facts.step < facts.first_step
+    how = f"begins again at step {number(facts.first_step)}" if anew else f"goes on after step {number(facts.step)}"
+    where = f"attempt {attempt} {how}"
     down = f"{duration(facts.down_seconds)} after the last step"
     if not facts.repeated:
         return f"{where}, {down}"

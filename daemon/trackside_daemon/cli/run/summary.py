@@ -96,12 +96,12 @@ class CommandSummary:
                 f"the daemon ended unexpectedly{after}, with status {daemon.died}; see its log {daemon.log}; "
                 "what it did not receive is in the spool for the next daemon"
             )
-        source = self._settled(signals, report)
-        if source is None:
-            report("no summary, because this user may not query the daemon")
-            return
         try:
-            self._report_runs(source, report)
+            source = self._settled(signals, report)
+            if source is None:
+                report("no summary, because this user may not query the daemon")
+            else:
+                self._report_runs(source, report)
         except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"no summary: {error}")
 
