@@ -238,7 +238,7 @@ class Regression:
         self.state["weights"] = [
             old - LEARNING_RATE * by for old, by in zip(weights, self.state["velocity"], strict=True)
         ]
-        return sum(error * error for error in errors) / 8 + 0 * self.state["weights"][0]  # NaN with the weights
+        return sum(error * error for error in errors) / 8  # of the weights before the step
 
 
 def mean(values: list[float]) -> list[float]:

@@ -1,7 +1,8 @@
 """Measure `trackside run --restart`: trainings with planted faults reach their end, and healthy pauses end nothing.
 
 Each training is deterministic, saves a checkpoint each 20 steps, and has 1 to 4 ranks of gloo. Only root can make the cgroup.
-Usage: python bench/restarts.py [TRAININGS WITH FAULTS] [PAUSES] [AT A TIME].
+Usage: python bench/restarts.py [TRAININGS WITH FAULTS] [PAUSES] [AT A TIME] [FILE]. The file keeps the result of each training, so that
+a measurement that was ended goes on.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
+import pytest
 from process_endings import memory_cgroup
-from processes import Daemon, clean_environ, command
+from processes import Daemon, clean_environ, command, eventually
 
 from bench.daemons import fresh_daemon
 from bench.table import at_most, head, machine, row, verdict
@@ -52,6 +55,7 @@ PAUSES = (
 )
 AWAY_SECONDS = 25.0  # of a daemon that is killed or stopped
 LIMIT = 30.0  # s from the fault to the next start of the script
+SETTLE_SECONDS = 60.0  # time limit for a daemon to have all of a training that has ended
 SECONDS = 1200.0  # time limit of a training
 TRAINING = Path(__file__).with_name("restarted_training.py")
 
@@ -100,13 +104,17 @@ def train(case: Case, shared: Daemon, cgroup: Path) -> Result:
     name = f"heals-{case.number}"
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place, ExitStack() as stack:
         directory = Path(place)
-        own = [Daemon(directory, *_fixed_port(), environ=STALL, fresh=True)] if kind.startswith("daemon") else []
+        own = (
+            [Daemon(directory, *_fixed_port(), environ=_own(directory), fresh=True)]
+            if kind.startswith("daemon")
+            else []
+        )
         stack.callback(lambda: own[-1].stop() if own else None)
         daemon = own[-1] if own else shared
         flags = ["--restart=4", "--restart.on=crash,hang,nan"]
         environ = {
             "TRACKSIDE_PUSH__ENDPOINT": daemon.endpoint,
-            "TRACKSIDE_SPOOL": f"{place}/spool",
+            **(_own(directory) if own else {}),
             "TORCHINDUCTOR_CACHE_DIR": f"{place}/inductor",
             "OMP_NUM_THREADS": "1",
             "CGROUP": str(cgroup),
@@ -131,6 +139,8 @@ def train(case: Case, shared: Daemon, cgroup: Path) -> Result:
                 threading.Thread(target=disturb, args=(kind, directory, own, shared, name), daemon=True).start()
             output = process.communicate()[0]
             timer.cancel()
+        with suppress(pytest.fail.Exception):  # what is missing is reported
+            eventually(lambda: _ended(own[-1] if own else shared, name), deadline=SETTLE_SECONDS)
         times = [line.split() for line in (directory / "times").read_text().splitlines()]
         return _result(case, own[-1] if own else shared, name, times, output)
 
@@ -156,13 +166,32 @@ def disturb(kind: str, directory: Path, own: list[Daemon], shared: Daemon, name:
         port = own[-1].url.rpartition(":")[2]
         own[-1].stop(signal.SIGKILL)
         time.sleep(AWAY_SECONDS)
-        own.append(Daemon(directory, f"--web.listen-address=127.0.0.1:{port}", environ=STALL, fresh=True))
+        own.append(Daemon(directory, f"--web.listen-address=127.0.0.1:{port}", environ=_own(directory), fresh=True))
+
+
+def _own(directory: Path) -> dict[str, str]:
+    """Return the settings of a daemon that shares no spool with the other one."""
+    return {**STALL, "TRACKSIDE_SPOOL": f"{directory}/spool"}
 
 
 def _fixed_port() -> list[str]:
     """Return the flag for a free port, which the next daemon can use, too."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return [f"--web.listen-address=127.0.0.1:{server.getsockname()[1]}"]
+
+
+def _read(kept: Path) -> dict[int, Result]:
+    """Return results by the number of their training."""
+    lines = kept.read_text().splitlines() if kept.exists() else []
+    found = (
+        Result(Case(*case), loss, tuple(restarts), *rest) for case, loss, restarts, *rest in map(json.loads, lines)
+    )
+    return {one.case.number: one for one in found}
+
+
+def _ended(daemon: Daemon, name: str) -> bool:
+    runs = daemon.api(f"runs?name={name}").json()["runs"]
+    return any(run["name"] == name and run["ended"] is not None for run in runs)
 
 
 def _result(case: Case, daemon: Daemon, name: str, times: list[list[str]], output: str) -> Result:
@@ -247,14 +276,21 @@ def main() -> None:
     faults, pauses, together = map(int, [*sys.argv[1:], "16", "13", "2"][:3])
     machine()
     with (
+        tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as spool,
+        mock.patch.dict(os.environ, TRACKSIDE_SPOOL=spool),
         memory_cgroup(f"trackside-restarts-{os.getpid()}") as cgroup,
         fresh_daemon(environ=STALL) as daemon,
         ThreadPoolExecutor(together) as threads,
     ):
+        kept = Path(sys.argv[4]) if len(sys.argv) > 4 else Path(spool) / "kept"
+        done = _read(kept)
         expected: dict[int, str] = {}
 
         def judged(case: Case) -> tuple[Result, bool]:
-            result = train(case, daemon, cgroup)
+            if (result := done.get(case.number)) is None:
+                result = train(case, daemon, cgroup)
+                with kept.open("a") as file:
+                    file.write(f"{json.dumps(result)}\n")
             return result, report(result, expected.get(case.world, ""))
 
         if faults:
@@ -316,8 +352,10 @@ def report_pauses(paused: list[tuple[Result, bool]]) -> None:
         mine = [one for one, _ in paused if one.case.plan[0][0] == kind]
         row(kind, str(len(mine)), str(sum(one.restarts[0] or not one.loss for one in mine)))
     head("pauses", "measured", "limit", "")
-    wrong = sum(not right for _, right in paused)
-    verdict(f"of {len(paused)} pauses ended", str(wrong), "0", met=not wrong)
+    ended = sum(one.restarts[0] or not one.loss for one, _ in paused)
+    verdict(f"of {len(paused)} pauses ended", str(ended), "0", met=not ended)
+    missing = sum(one.missing for one, _ in paused)
+    verdict("steps that the history lacks", str(missing), "0", met=not missing)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ class TwoRuns:
     ("ended", "evidence", "found"),
     [
         (None, {}, False),
-        (1.0, {}, True),
+        (1.0, {"doubtful_from_step": 41}, True),
         (1.0, {"recovered": 2.0}, False),
         (1.0, {"occurrences": [{"time": 0.0}, {"time": 4e9}]}, False),
     ],
@@ -138,7 +138,9 @@ def test_a_run_is_ended_for_a_trouble_that_lasts_and_for_no_other_run(
     source = cast("Source", TwoRuns(ended, evidence))
     watch = TroubleWatch(source, "none", processes, EndConditions(frozenset({"nan"})), lambda _: None)
     watch.stop()
-    assert (watch._poll() is not None) is found
+    trouble = watch._poll()
+    assert (trouble is not None) is found
+    assert trouble is None or trouble.step == 41
 
 
 def test_a_process_that_waits_for_a_cpu_is_no_hang() -> None:

@@ -138,7 +138,8 @@ class TroubleWatch:
             and alert["severity"] == "critical"
             and fires >= NAN_SECONDS
         ):
-            return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], alert["evidence"].get("step"))
+            step = alert["evidence"].get("doubtful_from_step")
+            return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], step)
         return None
 
     def _still_fires(self, run: Mapping[str, Any], alert: Mapping[str, Any]) -> bool:
