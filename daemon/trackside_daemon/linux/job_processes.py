@@ -19,7 +19,10 @@ STARVED_SHARE = (
 )
 CPU_SHARE = 0.05  # of a core, from which on a process is busy; the threads of the client need a hundredth of it
 POLL_SECONDS = 0.2  # between two looks whether they are to be left alone
-IO_BYTES = 64 * 1024  # read and written within one look at it, from which on a process is busy
+WAKES = 2.0  # per second, from which on a main thread gets something, such as data of a socket; polls are rarer
+IO_BYTES = (
+    13_000  # read and written per second, from which on a process is busy; trackers that watch the machine need half
+)
 
 
 class Activity(NamedTuple):
@@ -27,12 +30,14 @@ class Activity(NamedTuple):
 
     Attributes:
         cpu: CPU seconds, in user and kernel mode.
-        io: Bytes read and written, of /proc/PID/io; 0 if it may not be read.
+        io: Bytes read and written, by calls and as mapped files, of /proc/PID/io; 0 if it may not be read.
+        wakes: How often its main thread has waited for something that came.
         starved: Seconds for which its threads had work and got no CPU, of /proc/PID/task/*/schedstat; 0 if unknown.
     """
 
     cpu: float
-    io: int
+    io: int = 0
+    wakes: int = 0
     starved: float = 0.0
 
 
@@ -106,10 +111,10 @@ def activity(process: psutil.Process) -> Activity | None:
     """Return what a process has used; None if it has ended."""
     try:
         cpu = process.cpu_times()
-        used = Activity(cpu.user + cpu.system, 0, _starved(process.pid))
+        wakes = process.num_ctx_switches().voluntary
+        used = Activity(cpu.user + cpu.system, 0, wakes, _starved(process.pid))
         with suppress(psutil.Error, OSError):
-            io = process.io_counters()
-            return used._replace(io=io.read_chars + io.write_chars)
+            return used._replace(io=sum(process.io_counters()[2:]))
         return used
     except psutil.Error:
         return None
@@ -130,7 +135,8 @@ def busy(before: Activity | None, after: Activity | None, seconds: float) -> boo
     return (
         after.cpu - before.cpu >= CPU_SHARE * seconds
         or after.starved - before.starved >= STARVED_SHARE * seconds
-        or after.io - before.io >= IO_BYTES
+        or after.io - before.io >= IO_BYTES * seconds
+        or after.wakes - before.wakes >= WAKES * seconds
     )
 
 
