@@ -83,7 +83,7 @@ class Result(NamedTuple):
         case: The training.
         loss: Its last one, in hexadecimal; empty if it did not reach its end.
         restarts: Their number, by the run's attempts and by its events.
-        missing: Steps that the history lacks.
+        missing: Steps that the history lacks of all ranks: one that is killed loses what it has not sent yet.
         seconds: From each fault to the next start of the script.
         resumed: From each fault to the first step after it.
         output: What `trackside run` printed.
@@ -202,12 +202,8 @@ def _result(case: Case, daemon: Daemon, name: str, times: list[list[str]], outpu
     run = daemon.api(f"runs/{listed[0]['id']}").json()
     events = daemon.api(f"events?run={run['id']}").json()["events"]
     restarts = sum(event["kind"] == "restart" for event in events)
-    steps: set[int] = set.intersection(
-        *(
-            {step for one in _series(daemon, run["id"], rank) for step, *_ in one["points"]}
-            for rank in range(case.world)
-        )
-    )
+    ranks = (_series(daemon, run["id"], rank) for rank in range(case.world))
+    steps = {step for series in ranks for one in series for step, *_ in one["points"]}
     launches = [float(time) for what, time in times if what == "launch"]
     first = [float(time) for what, time in times if what == "step"]
     faults = [float(time) for what, time in times if what == "fault"][: len(launches) - 1]
