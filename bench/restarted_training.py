@@ -91,7 +91,7 @@ def load_items() -> None:
     """Read an item with a data loader's worker."""
     from torch.utils.data import DataLoader
 
-    next(iter(DataLoader(Locked(), num_workers=1)))  # type: ignore[arg-type]
+    next(iter(DataLoader(Locked(), num_workers=1)))
 
 
 def call_another_collective() -> None:
@@ -143,7 +143,7 @@ def compile_model() -> None:
     import torch
 
     weights = torch.nn.Linear(4, 1)
-    torch.compile(lambda inputs: weights(inputs).sum().square())(torch.randn(8, 4)).backward()  # type: ignore[no-untyped-call]
+    torch.compile(lambda inputs: weights(inputs).sum().square())(torch.randn(8, 4)).backward()
 
 
 def debug() -> None:

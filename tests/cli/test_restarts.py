@@ -145,11 +145,14 @@ def test_a_run_is_ended_for_a_trouble_that_lasts_and_for_no_other_run(
 
 @pytest.mark.parametrize("seconds", [5.0, 80.0])
 def test_a_process_that_computes_reads_or_waits_for_a_cpu_is_no_hang(seconds: float) -> None:
-    """What wandb's processes and the client's threads do beside a hang is nothing, however long one looks."""
+    """Other processes than these, such as those of wandb, and the client's threads use less beside a hang."""
     before = activity(psutil.Process())
     assert before is not None
     assert min(before) > 0
-    idle = Activity(*(had + used * seconds for had, used in zip(before, (0.02, 8_000, 0.2, 0.03), strict=True)))
+    cpu, io, wakes, starved = before
+    idle = Activity(
+        cpu + 0.02 * seconds, io + round(8_000 * seconds), wakes + round(0.2 * seconds), starved + 0.03 * seconds
+    )
     assert not busy(before, idle, seconds)
     for name, used in (("cpu", 0.06), ("io", 20_000), ("wakes", 4), ("starved", 0.12)):
         assert busy(before, idle._replace(**{name: getattr(before, name) + used * seconds}), seconds)
