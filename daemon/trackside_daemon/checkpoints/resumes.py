@@ -260,7 +260,8 @@ class Resumes:
         if facts is None:
             return
         verdict = judge(facts.quantities, facts.step, facts.first_step)
-        after = _restart_cause(events, one.attempt)
+        begins = (event["fields"] for event in events if (event["kind"], event["attempt"]) == ("restart", one.attempt))
+        after = str(next(begins, {}).get("cause", ""))
         why = f"; `trackside run` restarted it after {cut(shown(after), MAX_CAUSE)}" if after else ""
         text = f"{_done_again(one.attempt, facts)}{why}; {'too few steps to judge it' if verdict is None else verdict.text}"
         now = self._wall()
@@ -316,12 +317,6 @@ def _done_again(attempt: int, facts: ResumeFacts) -> str:
         return f"{where}, {down}"
     again = f"{counted(facts.repeated, 'step')} ({duration(facts.lost_seconds)})"
     return f"{where} of {number(facts.reached)}, {down}, so that {again} are done again"
-
-
-def _restart_cause(events: Sequence[Mapping[str, Any]], attempt: int) -> str:
-    """Return why `trackside run` has started an attempt; empty if it has not."""
-    causes = (one["fields"].get("cause") for one in events if (one["kind"], one["attempt"]) == ("restart", attempt))
-    return str(next(causes, ""))
 
 
 def _fields(facts: ResumeFacts, verdict: ResumeVerdict | None, text: str, after: str) -> dict[str, Any]:

@@ -138,9 +138,9 @@ class WebApp:
                 # A name that only begins like an id, or the newest run of several, must not show another run's.
                 if name in {alert["run"], alert["labels"].get("run")} and not text:
                     text = await _proven(alert)
-                    if text:  # it may have gone on meanwhile
-                        now = await self._access.ask(Alerts(run=alert["run"], firing=True, alert="TrainingStalled"))
-                        text = text if any(hanging(one) and one["id"] == alert["id"] for one in now["alerts"]) else ""
+                    later = await self._access.ask(Alerts(run=alert["run"], firing=True)) if text else {"alerts": ()}
+                    goes_on = not any(one["id"] == alert["id"] and hanging(one) for one in later["alerts"])
+                    text = "" if goes_on else text
         except Exception:  # noqa: BLE001  whoever asks ends the run after a 503
             text = ""
         return PlainTextResponse(f"{text or 'nothing says that it hangs'}\n", 503 if text else 200)

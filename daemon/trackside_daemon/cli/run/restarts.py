@@ -25,17 +25,6 @@ FINAL_STATUSES = frozenset({2, 78, 126, 127})
 FINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 
 
-def slurm_job(environ: Mapping[str, str]) -> str:
-    """Return the id of the Slurm job of this process.
-
-    Raises:
-        ValueError: It is in none.
-    """
-    if not environ.get("SLURM_JOB_ID"):
-        raise ValueError("--requeue: $SLURM_JOB_ID is not set, so this is no job of Slurm")
-    return environ["SLURM_JOB_ID"]
-
-
 def restarts(most: str, kinds: str, spent: int = 0) -> Restarts | None:
     """Return what decides on restarts, from the values of the flags; None without the flag.
 
@@ -191,12 +180,7 @@ class Restarts:
         return RestartDecision(PAUSES[min(self._without_progress, len(PAUSES) - 1)])
 
     def line(self, now: float, *, failed: bool) -> str:
-        """Return a sentence on all restarts; empty if there was none.
-
-        Args:
-            now: Monotonic seconds.
-            failed: The last start did not finish.
-        """
+        """Return a sentence on all restarts, *now* in monotonic seconds; empty for none. A last start that *failed* is in it."""
         if not self.ends:
             return ""
         times = "once" if len(self.ends) == 1 else f"{len(self.ends)} times"

@@ -271,20 +271,19 @@ class _Session:
 
     def _watch(self, daemon: CommandDaemon | None, processes: JobProcesses) -> TroubleWatch | None:
         """Return what watches the command's runs for a trouble; None if nothing is wanted, or the daemon is not known."""
-        restarts, stop_on = self._options.restarts, self._options.stop_on
-        kinds = frozenset() if restarts is None else restarts.kinds - {"crash"}
-        if not (kinds or stop_on):
+        restarts = self._options.restarts
+        if not self._options.stop_on and (restarts is None or restarts.kinds == {"crash"}):
             return None
         if daemon is None or daemon.source is None:
             report("hangs and alerts end nothing, because no daemon is known that could be asked")
             return None
-        from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
+        from trackside_daemon.cli.run.trouble_watch import TroubleWatch
 
         def found(trouble: CommandTrouble) -> None:
             self._found = trouble
             self._signals.wake()
 
-        return TroubleWatch(daemon.source, self._launch, processes, EndConditions(kinds, stop_on), found)
+        return TroubleWatch(daemon.source, self._launch, processes, self._options, found)
 
     def _next_start(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
         try:

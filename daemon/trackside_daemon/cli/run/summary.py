@@ -228,11 +228,9 @@ def _is_default(history: Path) -> bool:
 def _words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the arguments of `trackside show`: the names if they are distinct, else the ids."""
     names = [run["name"] for run in reversed(runs)]
-    return list(dict.fromkeys(names)) if len(set(names)) == len(names) and " " not in "".join(names) else _ids(runs)
-
-
-def _ids(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [run["id"] for run in reversed(runs)]
+    return (
+        names if len(set(names)) == len(names) and " " not in "".join(names) else [run["id"] for run in reversed(runs)]
+    )
 
 
 def lines(

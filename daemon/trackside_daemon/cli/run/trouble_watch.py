@@ -13,9 +13,9 @@ from trackside_daemon.model.text import duration, matches_wildcards
 from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from trackside_daemon.cli.run.restarts import StopOn
+    from trackside_daemon.cli.run.session import RunOptions
     from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.linux.job_processes import JobProcesses
 
@@ -44,18 +44,6 @@ class CommandTrouble(NamedTuple):
     step: int | None = None
 
 
-class EndConditions(NamedTuple):
-    """Conditions that end a command.
-
-    Attributes:
-        kinds: ``hang`` and ``nan``, or one of them.
-        stop_on: Alerts.
-    """
-
-    kinds: Collection[str] = ()
-    stop_on: Sequence[StopOn] = ()
-
-
 class TroubleWatch:
     """A thread that asks the daemon about the runs of a command, until one is in trouble.
 
@@ -63,7 +51,7 @@ class TroubleWatch:
         source: The API of a live daemon.
         launch: Value of ``$TRACKSIDE_LAUNCH`` in the command's processes.
         processes: They.
-        wanted: What counts as a trouble.
+        options: What counts as a trouble.
         found: Called once, in the thread, with the trouble.
     """
 
@@ -72,11 +60,12 @@ class TroubleWatch:
         source: Source,
         launch: str,
         processes: JobProcesses,
-        wanted: EndConditions,
+        options: RunOptions,
         found: Callable[[CommandTrouble], None],
     ) -> None:
         self._source, self._launch, self._processes = source, launch, processes
-        self._wanted, self._found = wanted, found
+        self._stop_on, self._found = options.stop_on, found
+        self._kinds = () if options.restarts is None else options.restarts.kinds
         self._began = time.time()
         self._known_since = self._asked = time.time()  # the daemon has answered all the time since
         self._still: dict[int, float] = {}  # seconds that the next proof has to last, by id of the alert
@@ -123,21 +112,16 @@ class TroubleWatch:
     def _judge(self, run: Mapping[str, Any], alert: Mapping[str, Any], now: float) -> CommandTrouble | None:
         name, times = alert["alert"], alert["evidence"].get(OCCURRENCES)
         fires = now - (times[-1]["time"] if times else alert["started"])
-        for stop in self._wanted.stop_on:
+        for stop in self._stop_on:
             if matches_wildcards(name, stop.alert) and fires >= stop.seconds:
                 line = f"--stop-on {name}, which has fired for {duration(fires)}: {alert['summary']}"
                 return CommandTrouble("stop", run["id"], name, line)
-        if name == "TrainingStalled" and "hang" in self._wanted.kinds and alert["started"] >= self._known_since:
+        if name == "TrainingStalled" and "hang" in self._kinds and alert["started"] >= self._known_since:
             line = self._proven(alert)
             if line and self._still_fires(run, alert):
                 text = str(alert["evidence"]["hang"]["text"]).rstrip(".")
                 return CommandTrouble("hang", run["id"], text[:1].lower() + text[1:], line.rstrip("."))
-        if (
-            name == "NonFinite"
-            and "nan" in self._wanted.kinds
-            and alert["severity"] == "critical"
-            and fires >= NAN_SECONDS
-        ):
+        if name == "NonFinite" and "nan" in self._kinds and alert["severity"] == "critical" and fires >= NAN_SECONDS:
             step = alert["evidence"].get("doubtful_from_step")
             return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], step)
         return None
