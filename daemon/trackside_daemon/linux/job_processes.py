@@ -14,9 +14,7 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-STARVED_SHARE = (
-    0.1  # of the time, from which on a process counts that only waits for a CPU; idle ones need a third of it
-)
+STARVED_SHARE = 0.1  # of the time, for which a main thread waits for a CPU, from which on it is busy
 CPU_SHARE = 0.05  # of a core, from which on a process is busy; the threads of the client need a hundredth of it
 POLL_SECONDS = 0.2  # between two looks whether they are to be left alone
 WAKES = 2.0  # per second, from which on a main thread gets something, such as data of a socket; polls are rarer
@@ -32,7 +30,7 @@ class Activity(NamedTuple):
         cpu: CPU seconds, in user and kernel mode.
         io: Bytes read and written, by calls and as mapped files, of /proc/PID/io; 0 if it may not be read.
         wakes: How often its main thread has waited for something that came.
-        starved: Seconds for which its threads had work and got no CPU, of /proc/PID/task/*/schedstat; 0 if unknown.
+        starved: Seconds for which its main thread had work and got no CPU, of /proc/PID/schedstat; 0 if unknown.
     """
 
     cpu: float
@@ -111,21 +109,15 @@ def activity(process: psutil.Process) -> Activity | None:
     """Return what a process has used; None if it has ended."""
     try:
         cpu = process.cpu_times()
-        wakes = process.num_ctx_switches().voluntary
-        used = Activity(cpu.user + cpu.system, 0, wakes, _starved(process.pid))
+        used = Activity(cpu.user + cpu.system, wakes=process.num_ctx_switches().voluntary)
+        with suppress(OSError, IndexError):  # it ends, or the kernel does not count
+            starved = Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]
+            used = used._replace(starved=int(starved) / 1e9)
         with suppress(psutil.Error, OSError):
             return used._replace(io=sum(process.io_counters()[2:]))
         return used
     except psutil.Error:
         return None
-
-
-def _starved(pid: int) -> float:
-    nanoseconds = 0
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with suppress(OSError, IndexError):  # the thread has ended, or the kernel does not count
-            nanoseconds += int(path.read_text().split()[1])
-    return nanoseconds / 1e9
 
 
 def busy(before: Activity | None, after: Activity | None, seconds: float) -> bool:
