@@ -14,13 +14,11 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-STARVED_SHARE = 0.1  # of the time, for which a main thread waits for a CPU, from which on it is busy
+STARVED_SHARE = 0.1  # of the time, from which on a main thread that waits for a CPU is busy
 CPU_SHARE = 0.05  # of a core, from which on a process is busy; the threads of the client need a hundredth of it
 POLL_SECONDS = 0.2  # between two looks whether they are to be left alone
 WAKES = 2.0  # per second, from which on a main thread gets something, such as data of a socket; polls are rarer
-IO_BYTES = (
-    13_000  # read and written per second, from which on a process is busy; trackers that watch the machine need half
-)
+IO_BYTES = 13_000  # read and written per second, from which on a process is busy; trackers need half of it
 
 
 class Activity(NamedTuple):
