@@ -104,10 +104,7 @@ def _verdict(
 
 
 def hanging(alert: Mapping[str, Any]) -> str:
-    """Return the verdict on the run of a firing `TrainingStalled`, as JSON, if it hangs; empty if it goes on or may do so.
-
-    An alert fires for a while after the run has recovered.
-    """
+    """Return the verdict on the run of a firing `TrainingStalled`, as JSON, if it hangs; empty if it may go on, or did."""
     hang = alert["evidence"].get("hang")
     if hang is None or "recovered" in alert["evidence"] or alert["severity"] != "critical":
         return ""
