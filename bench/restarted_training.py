@@ -280,6 +280,8 @@ def train(rank: int) -> None:
 
 
 if __name__ == "__main__":
+    if KIND == "loader deadlock":
+        import torch.utils.data
     if KIND not in PAUSES and RANKS > 1:
         import torch  # noqa: F401  once for all ranks
     if "WORLD_SIZE" in os.environ:
