@@ -13,7 +13,6 @@ import pytest
 from trackside_daemon.cli.run import trouble_watch
 from trackside_daemon.cli.run.command_daemon import CommandDaemon
 from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, StopOn, restarts, stop_alerts
-from trackside_daemon.cli.run.session import RunOptions
 from trackside_daemon.cli.run.summary import CommandSummary
 from trackside_daemon.cli.run.trouble_watch import TroubleWatch
 from trackside_daemon.cli.sources.source import SourceError
@@ -137,9 +136,7 @@ def test_a_run_is_ended_for_a_trouble_that_lasts_and_for_no_other_run(
     monkeypatch.setattr(trouble_watch, "NAN_SECONDS", -10.0)
     processes = JobProcesses(os.getpid(), "none")
     source = cast("Source", TwoRuns(ended, evidence))
-    watch = TroubleWatch(
-        source, "none", processes, RunOptions(restarts=Restarts(5, frozenset({"nan"}))), lambda _: None
-    )
+    watch = TroubleWatch(source, "none", processes, lambda _: None, kinds={"nan"}, stop_on=())
     watch.stop()
     trouble = watch._poll()
     assert (trouble is not None) is found

@@ -271,8 +271,9 @@ class _Session:
 
     def _watch(self, daemon: CommandDaemon | None, processes: JobProcesses) -> TroubleWatch | None:
         """Return what watches the command's runs for a trouble; None if nothing is wanted, or the daemon is not known."""
-        restarts = self._options.restarts
-        if not self._options.stop_on and (restarts is None or restarts.kinds == {"crash"}):
+        restarts, stop_on = self._options.restarts, self._options.stop_on
+        kinds = frozenset() if restarts is None else restarts.kinds - {"crash"}
+        if not (kinds or stop_on):
             return None
         if daemon is None or daemon.source is None:
             report("hangs and alerts end nothing, because no daemon is known that could be asked")
@@ -283,7 +284,7 @@ class _Session:
             self._found = trouble
             self._signals.wake()
 
-        return TroubleWatch(daemon.source, self._launch, processes, self._options, found)
+        return TroubleWatch(daemon.source, self._launch, processes, found, kinds=kinds, stop_on=stop_on)
 
     def _next_start(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
         try:

@@ -13,9 +13,9 @@ from trackside_daemon.model.text import duration, matches_wildcards
 from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from trackside_daemon.cli.run.session import RunOptions
+    from trackside_daemon.cli.run.restarts import StopOn
     from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.linux.job_processes import JobProcesses
 
@@ -51,8 +51,9 @@ class TroubleWatch:
         source: The API of a live daemon.
         launch: Value of ``$TRACKSIDE_LAUNCH`` in the command's processes.
         processes: They.
-        options: What counts as a trouble.
         found: Called once, in the thread, with the trouble.
+        kinds: ``hang`` and ``nan``, or one of them, if they count as a trouble.
+        stop_on: Alerts that do.
     """
 
     def __init__(
@@ -60,12 +61,13 @@ class TroubleWatch:
         source: Source,
         launch: str,
         processes: JobProcesses,
-        options: RunOptions,
         found: Callable[[CommandTrouble], None],
+        *,
+        kinds: Collection[str],
+        stop_on: Sequence[StopOn],
     ) -> None:
         self._source, self._launch, self._processes = source, launch, processes
-        self._stop_on, self._found = options.stop_on, found
-        self._kinds = () if options.restarts is None else options.restarts.kinds
+        self._kinds, self._stop_on, self._found = kinds, stop_on, found
         self._began = time.time()
         self._known_since = self._asked = time.time()  # the daemon has answered all the time since
         self._still: dict[int, float] = {}  # seconds that the next proof has to last, by id of the alert
