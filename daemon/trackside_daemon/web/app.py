@@ -139,8 +139,7 @@ class WebApp:
                 if name in {alert["run"], alert["labels"].get("run")} and not text:
                     text = await _proven(alert)
                     later = await self._access.ask(Alerts(run=alert["run"], firing=True)) if text else {"alerts": ()}
-                    goes_on = not any(one["id"] == alert["id"] and hanging(one) for one in later["alerts"])
-                    text = "" if goes_on else text
+                    text = text if any(one["id"] == alert["id"] and hanging(one) for one in later["alerts"]) else ""
         except Exception:  # noqa: BLE001  whoever asks ends the run after a 503
             text = ""
         return PlainTextResponse(f"{text or 'nothing says that it hangs'}\n", 503 if text else 200)
