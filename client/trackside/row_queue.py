@@ -22,7 +22,7 @@ from trackside.environment.config import as_json
 from trackside.limits import MEDIA_KEY_LENGTH, ROWS_WAITING, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.media.unsent import UnsentMedia
-from trackside.numbers import NoNumberError, local_part, read_number
+from trackside.numbers import NUMBERS, NoNumberError, local_part, read_number
 from trackside.packing import text_of, writable
 from trackside.pending_values import PendingValues
 from trackside.totals.phases import Phase
@@ -47,7 +47,6 @@ MEDIA_BYTES_WAITING = 8 * 1024 * 1024  # limit of queued images, texts and table
 MAX_WARNED_KEYS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
 
-_NUMBERS = frozenset((float, int))
 _SEVERITIES = ("info", "warning", "critical")
 
 
@@ -483,7 +482,7 @@ class RowQueue:
         numbers: dict[str, float] = {}
         scalars: dict[str, Any] = {}
         for key, value in named.items():
-            if type(value) in _NUMBERS:
+            if type(value) in NUMBERS:
                 numbers[key] = value
                 continue
             try:
@@ -564,8 +563,7 @@ def whole_number(number: Any) -> int:
         return int(operator.index(number))
     except TypeError:
         real = read_number(number)
-        if real is None:
-            real = float(number)
+        real = float(number if real is None else real)
         if not real.is_integer():
             raise
         return int(real)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType, SimpleNamespace
+from threading import Timer
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from client.router import unsent_rows
+from client.messages import CLOCK, a_session, push, pushed
+from client.router import undrained, unsent_rows
 
 if TYPE_CHECKING:
     import trackside
@@ -22,19 +24,22 @@ class Array:
     """An array of one element that is computed in the background."""
 
     is_fully_addressable = True
-    dtype, shape = "float32", ()
-    device = SimpleNamespace(platform="gpu")
+    dtype: Any = "float32"
+    shape: tuple[int, ...] = ()
 
     def __init__(self, value: float, *, ready: bool = False) -> None:
-        self._value, self.ready, self.copies, self.is_deleted = value, ready, 0, False
+        self._value, self.ready, self.deleted = value, ready, False
+
+    def is_deleted(self) -> bool:
+        return self.deleted
 
     def is_ready(self) -> bool:
-        if self.is_deleted:
+        if self.deleted:
             raise RuntimeError("Array has been deleted with shape=float32[].")
         return self.ready
 
     def copy_to_host_async(self) -> None:
-        self.copies += 1
+        raise AssertionError("a copy costs more than a look")
 
     def item(self) -> float:
         assert self.ready, "this would wait"
@@ -48,6 +53,12 @@ class Sharded(Array):
     """An array of which other hosts have a part."""
 
     is_fully_addressable = False
+
+    def is_ready(self) -> bool:
+        return True
+
+    def item(self) -> float:
+        raise RuntimeError("Fetching value for `jax.Array` that spans non-addressable (non process local) devices")
 
     def addressable_data(self, number: int) -> Array:
         assert number == 0
@@ -74,41 +85,66 @@ def jax(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None
         monkeypatch.setitem(sys.modules, "jax", made)
 
 
-def test_an_array_that_is_computed_is_read_at_a_later_push_with_its_step(run: trackside.Run) -> None:
-    loss = Array(1.5)
-    run.push(step=3, loss=loss, accuracy=0.5)
-    run.push(step=4, loss=Array(2.5, ready=True))
-    assert loss.copies == 1
-    loss.ready = True
-    run.push(step=5, accuracy=0.25)
-    assert unsent_rows(run)[0] == [
-        *((3, {"accuracy": 0.5}), (4, {"loss": 2.5})),
-        *((3, {"loss": 1.5}), (5, {"accuracy": 0.25})),
-    ]
+def test_a_push_looks_once_at_an_array_and_the_sender_reads_it_with_its_step(run: trackside.Run) -> None:
+    losses = [Array(1.5), Array(2.5), Array(3.5)]
+    with undrained(run):
+        for step, loss in enumerate(losses):
+            run.push(step=step, loss=loss, lr=0.5)
+        run.push(step=3, loss=Array(4.5, ready=True), lr=0.5)
+        for loss in losses:
+            loss.ready = True
+    assert unsent_rows(run)[0] == [(step, {"loss": step + 1.5, "lr": 0.5}) for step in range(4)]
 
 
-def test_what_was_deleted_is_lost_alone(run: trackside.Run) -> None:
-    donated, last = Array(1.0), Array(2.0)
-    run.push(step=0, loss=donated)
-    run.push(step=1, loss=last)
-    donated.is_deleted = last.ready = True
-    run.push(step=2, lr=0.1)
+def test_later_arrays_wait_behind_one_that_is_not_computed_and_numbers_do_not() -> None:
+    first, second, session = Array(1.0), Array(2.0), a_session()
+    pushes: list[dict[str, Any]] = [{"loss": first, "lr": 0.5}, {"loss": second}, {"lr": 0.25}]
+    for step, values in enumerate(pushes):
+        push(session, values, step)
+    second.ready = True
+    session.drain(CLOCK)
+    assert session.newest_step() == 2
+    first.ready = True
+    session.drain(CLOCK)
+    found = [(step, values) for step, _, values in pushed(session)]
+    assert found == [(0, {"lr": 0.5}), (2, {"lr": 0.25}), (0, {"loss": 1.0}), (1, {"loss": 2.0})]
+
+
+def test_the_end_waits_a_while_for_what_is_computed(run: trackside.Run) -> None:
+    slow, hung = Array(1.0), Array(2.0)
+    run.push(step=0, loss=slow)
+    run.push(step=1, loss=hung)
+    Timer(0.1, vars(slow).update, [{"ready": True}]).start()
     rows, totals = unsent_rows(run)
-    assert [row for row in rows if row[1]] == [(1, {"loss": 2.0}), (2, {"lr": 0.1})]
-    assert totals.dropped == 1
+    assert (rows, totals.dropped) == ([(0, {"loss": 1.0})], 1)
 
 
-def test_what_was_deleted_is_counted_once_while_another_of_its_push_is_computed(run: trackside.Run) -> None:
-    donated, slow = Array(1.0), Array(2.0)
-    run.push(step=0, loss=donated, norm=slow)
-    donated.is_deleted = True
-    for step in (1, 2, 3):
-        run.push(step=step, lr=0.1)
-    slow.ready = True
-    run.push(step=4, lr=0.1)
+def test_one_that_was_donated_is_lost_alone_with_the_way_out(
+    run: trackside.Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    donated, kept = Array(1.0), Array(2.0)
+    with undrained(run):
+        for step in range(3):
+            run.push(step=step, loss=donated, norm=kept)
+        donated.deleted = kept.ready = True
+        run.push(step=3, loss=donated)
     rows, totals = unsent_rows(run)
-    assert (0, {"norm": 2.0}) in rows
-    assert totals.dropped == 1
+    assert ([row for row in rows if row[1]], totals.dropped) == ([(step, {"norm": 2.0}) for step in range(3)], 4)
+    lines = {record.getMessage() for record in caplog.records if "loss" in record.getMessage()}
+    assert [line for line in lines if "donated" not in line or "push array.copy()" not in line] == []
+    assert lines
+
+
+def test_an_array_of_many_numbers_is_refused_and_not_kept(run: trackside.Run) -> None:
+    class Many(Array):
+        shape = (2, 3)
+
+    class Complex(Array):
+        dtype, shape = "complex64", (1,)
+
+    for ready in (False, True):
+        run.push(step=0, gradient=Many(1.0, ready=ready), phase=Complex(1.0, ready=ready))
+    assert unsent_rows(run)[1].dropped == 4
 
 
 def test_of_an_array_of_several_hosts_the_part_of_this_one_counts(run: trackside.Run) -> None:
