@@ -204,9 +204,9 @@ def test_each_rank_of_torchrun_finds_its_own(daemon: Daemon, tmp_path: Path, req
     eventually(lambda: [run["state"] for run in daemon.api("runs").json()["runs"]] == ["finished"])
     [run] = daemon.api("runs").json()["runs"]
     page = daemon.api(f"series?run={run['id']}&key=loss&rank=0&rank=1&by=step&points=0").json()
-    losses = {series["rank"]: [float(value) for *_, value in series["points"]] for series in page["series"]}
+    found = {series["rank"]: [float(value) for *_, value in series["points"]] for series in page["series"]}
     for rank, epoch, last in line.findall(watching.stdout):
-        assert f"{losses[int(rank)][8 * int(epoch) + 7]:.6f}" == last
+        assert f"{found[int(rank)][8 * int(epoch) + 7]:.6f}" == last
     [run] = daemon.api("runs").json()["runs"]
     for rank in (0, 1):
         of = f"series?run={run['id']}&key=loss&rank={rank}&by=step&points=0"
