@@ -58,6 +58,12 @@ def read_number(value: Any) -> Any:
     return float(value)
 
 
+def refusal(value: object, error: Exception) -> str:
+    """Return why a value is refused, after an error of `read_number`."""
+    is_known = isinstance(error, NoNumberError)
+    return str(error) if is_known else f"a value of type {type(value).__name__} is not a number"
+
+
 def is_array(value: object) -> bool:
     """Return whether *value* is an array of JAX, without importing it.
 

@@ -22,7 +22,7 @@ from trackside.environment.config import as_json
 from trackside.limits import MEDIA_KEY_LENGTH, ROWS_WAITING, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.media.unsent import UnsentMedia
-from trackside.numbers import NUMBERS, NoNumberError, local_part, read_number
+from trackside.numbers import NUMBERS, local_part, read_number, refusal
 from trackside.packing import text_of, writable
 from trackside.pending_values import PendingValues
 from trackside.totals.phases import Phase
@@ -491,9 +491,7 @@ class RowQueue:
                 else:
                     numbers[key] = number
             except Exception as error:  # noqa: BLE001  a value's own __float__ may raise anything
-                is_known = isinstance(error, NoNumberError)
-                reason = str(error) if is_known else f"a value of type {type(value).__name__} is not a number"
-                self.refuse(1, key, f"{_shown(key)}: {reason}")
+                self.refuse(1, key, f"{_shown(key)}: {refusal(value, error)}")
         return numbers, self._defer(pushed_at, step, numbers, scalars) if scalars else step
 
     def _defer(

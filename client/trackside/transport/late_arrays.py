@@ -1,14 +1,11 @@
-"""Arrays of JAX that a push left in its row, since they were not computed yet: the sender thread reads them, in order.
-
-The training's thread pays for a look at each array. It would pay many times that for the rest, with cold caches after a step.
-"""
+"""Arrays of JAX that pushes left in their rows, since they were not computed yet: the sender thread reads them, in order."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from trackside.numbers import NUMBERS, NoNumberError, read_number
+from trackside.numbers import NUMBERS, read_number, refusal
 from trackside.totals.session_totals import Deferred, SessionTotals
 
 if TYPE_CHECKING:
@@ -22,59 +19,48 @@ class LateArrays:
 
     Args:
         counts: Counts the values that are refused.
+
+    Attributes:
+        waiting: Time, step and arrays of each push, oldest first.
+        waits: False at the end: then those that are not computed are refused.
     """
 
     def __init__(self, counts: SessionTotals) -> None:
+        self.waiting: deque[tuple[int, Deferred, dict[str, Any]]] = deque()
+        self.waits = True
         self._counts = counts
-        self._waiting: deque[tuple[int, Deferred, dict[str, Any]]] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def split(
-        self, time: int, step: int | Deferred | None, values: dict[str, Any]
-    ) -> tuple[int | Deferred | None, dict[str, float]]:
-        """Return the step of a row and the numbers that it has now; `arrived` yields those of its other arrays."""
+    def split(self, time: int, step: int | Deferred | None, values: dict[str, Any]) -> tuple[Any, dict[str, float]]:
+        """Return the step of a row and the numbers that it has now; `arrived` yields the others."""
         arrays = {key: value for key, value in values.items() if type(value) not in NUMBERS}
-        numbers = {key: value for key, value in values.items() if key not in arrays}
-        if not self._waiting and (read := self._read(arrays)) is not None:
-            return step, numbers | read
-        if len(self._waiting) >= WAITING:
-            self._refuse(dict.fromkeys(arrays, f"the arrays of {WAITING} pushes are not computed yet"))
-            return step, numbers
-        step = step if isinstance(step, Deferred) else Deferred(step, tuple(values))
-        self._waiting.append((time, step, arrays))
-        return step, numbers
+        is_full = len(self.waiting) >= WAITING
+        read = self._read(arrays, waits=not is_full) if is_full or not self.waiting else None
+        if read is None:
+            step = step if isinstance(step, Deferred) else Deferred(step, tuple(values))
+            self.waiting.append((time, step, arrays))
+        return step, {key: value for key, value in values.items() if key not in arrays} | (read or {})
 
     def arrived(self) -> Iterator[tuple[int, Deferred, dict[str, float]]]:
         """Yield a row for each push whose arrays are computed, oldest first."""
-        while self._waiting and (numbers := self._read(self._waiting[0][2])) is not None:
-            time, step, _ = self._waiting.popleft()
+        while self.waiting and (numbers := self._read(self.waiting[0][2], waits=self.waits)) is not None:
+            time, step, _ = self.waiting.popleft()
             yield time, step, numbers
 
-    def give_up(self) -> None:
-        """Count what still waits as lost."""
-        for _, _, arrays in self._waiting:
-            self._refuse(dict.fromkeys(arrays, "its array was not computed before the end"))
-        self._waiting.clear()
-
-    def _read(self, arrays: dict[str, Any]) -> dict[str, float] | None:
-        """Return the numbers of the arrays that have one, and refuse the others; None if one is not computed yet."""
-        numbers: dict[str, float] = {}
-        refused: dict[str, str] = {}
+    def _read(self, arrays: dict[str, Any], *, waits: bool) -> dict[str, float] | None:
+        """Return the numbers of arrays, without those that are refused; None while one of them is waited for."""
+        numbers, refused = dict[str, float](), dict[str, str]()
         for key, array in arrays.items():
             try:
                 number = read_number(array)
             except Exception as error:  # noqa: BLE001  its device may have failed
-                is_known = isinstance(error, NoNumberError)
-                refused[key] = str(error) if is_known else f"a value of type {type(array).__name__} is not a number"
+                refused[key] = refusal(array, error)
                 continue
-            if type(number) not in NUMBERS:
+            if type(number) in NUMBERS:
+                numbers[key] = number
+            elif waits:
                 return None
-            numbers[key] = number
-        self._refuse(refused)
-        return numbers
-
-    def _refuse(self, reasons: dict[str, str]) -> None:
-        for key, reason in reasons.items():
+            else:
+                refused[key] = "it is not computed, and is waited for no longer"
+        for key, reason in refused.items():
             self._counts.refuse(key, reason)
+        return numbers

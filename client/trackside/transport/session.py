@@ -326,22 +326,14 @@ class Session(Outbox):
         yield from self._late.arrived()
 
     def end(self, clock: Clock, status: str, cause: str, *, provisional: bool, wait: float = 0.0) -> None:
-        """Append the bye as the last numbered message. Later pushes are not sent.
-
-        Args:
-            clock: The time.
-            status: ``finished``, ``stopped`` or ``failed``.
-            cause: Why it has failed.
-            provisional: The exit status of the process is not known yet.
-            wait: Seconds to wait at most for arrays that are not computed.
-        """
+        """Append the bye as the last numbered message, once late arrays are computed, for which this may *wait* seconds."""
         self._gpus_sent = len(self.gpus)  # no other hello, for which the bye would wait
-        self._collect(clock)
         until = monotonic() + wait
-        while self._late and monotonic() < until:
+        self._collect(clock)
+        while self._late.waiting and monotonic() < until:
             sleep(POLL_SECONDS)
             self._collect(clock)
-        self._late.give_up()
+        self._late.waits = False
         self.drain(clock, everything=True)
         self._report_checkpoint(ended=True)
         if self._events:
