@@ -8,16 +8,19 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from threading import Timer
-from types import ModuleType
+from threading import Thread, Timer
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from client.messages import CLOCK, a_session, push, pushed
 from client.router import undrained, unsent_rows
 
+import trackside
+from trackside.process_state import ProcessState
+
 if TYPE_CHECKING:
-    import trackside
+    from collections.abc import Callable
 
 
 class Array:
@@ -76,11 +79,15 @@ class Arrays(type):
         return isinstance(value, Array | Tracer)
 
 
+listeners: list[Callable[..., None]] = []
+
+
 @pytest.fixture(autouse=True)
 def jax(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """JAX as it is imported; a test of the real one replaces it."""
     made = ModuleType("jax")
     vars(made)["Array"] = Arrays("Array", (), {})
+    vars(made)["monitoring"] = SimpleNamespace(register_event_duration_secs_listener=listeners.append)
     if "real" not in request.fixturenames:
         monkeypatch.setitem(sys.modules, "jax", made)
 
@@ -162,6 +169,26 @@ def test_inside_a_compiled_function_a_value_is_refused_with_the_way_out(
     assert "inside a function that JAX compiles or derives; push what that returns" in warning
 
 
+def following(run: trackside.Run) -> ProcessState:
+    state = ProcessState()
+    state.queues.add(run.queue)
+    state.follow_compilations()
+    return state
+
+
+def test_a_compilation_is_a_phase_of_the_runs_of_its_thread(run: trackside.Run) -> None:
+    listeners.clear()
+    following(run).follow_compilations()
+    [compiled] = listeners
+    other = Thread(target=compiled, args=("/jax/core/compile/backend_compile_duration", 1.0))
+    other.start()
+    other.join()
+    compiled("/jax/core/compile/jaxpr_trace_duration", 1.0, fun_name="step")
+    compiled("/jax/core/compile/backend_compile_duration", 1e-6, fun_name="step")
+    phases = unsent_rows(run)[1].phases
+    assert 0 < phases["compile"] < 1
+
+
 @pytest.fixture
 def real() -> Any:
     if find_spec("jax") is None:
@@ -181,6 +208,12 @@ def test_inside_what_jax_compiles_derives_or_maps_a_value_is_refused_with_one_li
     [warning] = [record.getMessage() for record in caplog.records if "inside" in record.getMessage()]
     assert warning.endswith("push what that returns; it is dropped, and so are further ones"), warning
     assert unsent_rows(run)[1].dropped == 3
+
+
+def test_what_jax_compiles_after_the_first_push_is_a_phase(run: trackside.Run, real: Any) -> None:
+    following(run)
+    run.push(loss=real.jit(lambda x: (x * 3).sum())(real.numpy.ones(7)))
+    assert unsent_rows(run)[1].phases["compile"] > 0
 
 
 def test_a_donated_loss_is_lost_alone_or_read_before(run: trackside.Run, real: Any) -> None:
