@@ -194,7 +194,7 @@ class RowQueue:
                 break
         self._append_values(pushed_at, place, values)
 
-    def record(self, moment: int, step: int, values: dict[str, float]) -> bool:
+    def record(self, moment: int, step: int | Deferred, values: dict[str, float]) -> bool:
         """Queue numbers that were measured at another time; return False if the queue is so full that it could drop some.
 
         Args:
