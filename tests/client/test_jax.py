@@ -92,7 +92,7 @@ def jax(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None
         monkeypatch.setitem(sys.modules, "jax", made)
 
 
-def test_a_push_looks_once_at_an_array_and_the_sender_reads_it_with_its_step(run: trackside.Run) -> None:
+def test_a_push_asks_once_whether_an_array_is_ready_and_the_sender_reads_it_with_its_step(run: trackside.Run) -> None:
     losses = [Array(1.5), Array(2.5), Array(3.5)]
     with undrained(run):
         for step, loss in enumerate(losses):
