@@ -222,6 +222,7 @@ interface Smoothing {
 
 // An event or an alert on a chart.
 interface Mark {
+  band?: number; // The color of a ribbon from its time until its end.
   kind: string;
   time: number;
   text: string;

@@ -226,7 +226,7 @@ _ENDPOINTS = (
         MachineApi.machine,
         Machine,
         description="key is a family; without it, families lists those that have values. Points are [0, time, min, max, last, 0, mean] in at most points (600) "
-        "buckets. A counter has its growth per second. The hour is in memory, and begins with the daemon.",
+        "buckets. A counter has its growth per second. A window that begins within the last hour has each second since the daemon began.",
     ),
     Endpoint(
         "GET",

@@ -1,10 +1,12 @@
-"""The last hour of the machine, each second, in memory: the history has it only while a run is live, and less often."""
+"""The last hour of the machine, each second, in memory; what is older, and the time of a run, from the history, which has it less often."""
 
+import sqlite3
 import threading
+import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import Annotated, Any
 
 import msgspec
@@ -12,13 +14,18 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.charts import chart
+from trackside_daemon.history.read.resources import machine_stream
+from trackside_daemon.history.read.series import LogTail, Window, find
+from trackside_daemon.history.schema import HOST as THIS_MACHINE
 from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.model.metric import Metric, json_number
 from trackside_daemon.model.state import State
 from trackside_daemon.questions.question import FirstTime, LastTime, Question, limits
-from trackside_daemon.web.api.history_access import json_response, parsed
+from trackside_daemon.web.api.history_access import HistoryAccess, json_response, parsed
 
 SECONDS_KEPT = 3600
 MOST_SERIES = 4096
@@ -35,8 +42,9 @@ MOST_CORES = 256
 
 
 class Machine(Question, frozen=True, kw_only=True):
-    """The parameters of a request for the last hour of the machine."""
+    """The parameters of a request for series of the machine."""
 
+    run: Annotated[str, Meta(description="A run: its machine, in its time.")] = ""
     key: Annotated[
         tuple[str, ...], Meta(max_length=len(HOST) + len(GPU) + 1, description="A family of host or GPU series.")
     ] = ()
@@ -180,18 +188,60 @@ class MachineHistory:
                 yield [0, self._times[counts[stop - 1] % self._kept], min(values), max(values), values[-1], 0, mean]
 
 
-class MachineApi:
-    """Answers requests for the last hour of the machine."""
+def stored(
+    connection: sqlite3.Connection, run: str, names: Collection[str], window: Window, points: int
+) -> list[dict[str, Any]]:
+    """Return series as `MachineHistory.read` does, but from the history; those of the machine of a *run* in its time.
 
-    def __init__(self, history: MachineHistory) -> None:
+    Raises:
+        UnknownRunError: There is no such run.
+        ValueError: A block is damaged.
+    """
+    stream: int | None = THIS_MACHINE
+    if run:
+        uid = reader.resolve(connection, run)
+        stream, (began, ended) = machine_stream(connection, uid), reader.span(connection, uid)
+        window = Window("time", max(window.low, began), min(window.high, inf if ended is None else ended))
+    if stream is None:
+        return []
+    tail = LogTail(connection, stream)
+    found = []
+    for series in find(connection, stream, tail):
+        name = series.key.partition("{")[0]
+        if name in names:
+            drawn = chart(connection, series, tail, window, points)
+            means = drawn.means or [point[4] for point in drawn.points]
+            values = [[0, *point[1:], 0, mean] for point, mean in zip(drawn.points, means, strict=True)]
+            found.append({"key": series.key, "points": list(_rates(values)) if name.endswith("_total") else values})
+    return [series for series in found if series["points"]]
+
+
+def _rates(points: Iterable[Sequence[float]]) -> Iterator[list[float]]:
+    """Yield the growth per second of a counter between points, without its resets."""
+    for before, after in pairwise(points):
+        if after[4] >= before[4] and after[1] > before[1]:
+            rate = (after[4] - before[4]) / (after[1] - before[1])
+            yield [0, after[1], rate, rate, rate, 0, rate]
+
+
+class MachineApi:
+    """Answers requests for the machine: its last hour from memory, what is older from the history."""
+
+    def __init__(self, machine: MachineHistory, history: HistoryAccess) -> None:
+        self._machine = machine
         self._history = history
 
     async def machine(self, request: Request) -> Response:
-        """Return the last hour of the host and its GPUs, each second."""
+        """Return the host and its GPUs over time: each second of the last hour, each minute before, more often during runs."""
         wanted = parsed(Machine, request)
         if not wanted.key:
-            return json_response({"families": self._history.names()})
-        found = self._history.read(wanted.key, *limits(wanted.first, wanted.last), max(1, wanted.points))
+            return json_response({"families": self._machine.names()})
+        names, (low, high), points = frozenset(wanted.key), limits(wanted.first, wanted.last), max(1, wanted.points)
+        if wanted.run or (wanted.first is not None and low < time.time() - 1.1 * SECONDS_KEPT):
+            window = Window("time", low, high)
+            found = await self._history.read(lambda connection: stored(connection, wanted.run, names, window, points))
+        else:
+            found = self._machine.read(names, low, high, points)
         for series in found:
             series["points"] = [[json_number(value) for value in point] for point in series["points"]]
         return json_response({"series": found})

@@ -351,7 +351,8 @@ export class Chart {
     const nearest = values.filter((item) => item.x !== undefined)
       .sort((a, b) => Math.abs(a.x - at) - Math.abs(b.x - at))[0];
     this.legend.values(values);
-    const nearMarks = this.view.marks.filter((mark) => Math.abs(u.valToPos(mark.x, "x") - left) <= 6);
+    const nearMarks = this.view.marks.filter((mark) => (mark.band === undefined
+      ? Math.abs(u.valToPos(mark.x, "x") - left) <= 6 : mark.x <= at && at <= mark.until));
     this.#tooltip(u, left, nearest, values, nearMarks.map((mark) => mark.text));
     this.pointed = { nearest, values, nearMarks };
   }

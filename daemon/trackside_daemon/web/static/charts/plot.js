@@ -258,20 +258,23 @@ const MOST_EVENT_LINES = 20; // With more events, only their squares are drawn.
 const HATCH = 9; // Distance of the lines in pixels.
 const RIBBON = 4; // Height in pixels of the ribbon of alerts along the axis.
 
-// Draws a triangle for an alert, a square for an event, and a ribbon along the axis while an alert fires.
+// Draws a triangle for an alert, a square for an event, and ribbons along the axis: while an alert fires, and of bands.
 function drawMarks(u, { marks, window }) {
   const size = 5 * devicePixelRatio;
   const bottom = u.bbox.top + u.bbox.height;
   const [from, to] = window();
   const events = marks.filter(({ x, alert }) => !alert && x >= from && x <= to).length;
-  for (const { x, until, severity, alert } of marks) {
+  const height = RIBBON * devicePixelRatio;
+  for (const { x, until, severity, alert, band } of marks) {
+    const isBand = band !== undefined;
     const at = Math.round(u.valToPos(x, "x", true)) + 0.5;
-    u.ctx.strokeStyle = u.ctx.fillStyle = themeColor(MARK[severity] ?? "quiet");
-    if (alert && severity !== "info") {
+    u.ctx.strokeStyle = u.ctx.fillStyle = isBand ? seriesColor(band) : themeColor(MARK[severity] ?? "quiet");
+    if (isBand || (alert && severity !== "info")) {
       const end = u.valToPos(Math.min(until ?? Infinity, to), "x", true);
       u.ctx.globalAlpha = 0.75;
-      u.ctx.fillRect(at, bottom - RIBBON * devicePixelRatio, Math.max(2, end - at), RIBBON * devicePixelRatio);
+      u.ctx.fillRect(at, bottom - (isBand ? 2 : 1) * height, Math.max(2, end - at), height);
     }
+    if (isBand) continue;
     u.ctx.lineWidth = devicePixelRatio;
     u.ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
     u.ctx.globalAlpha = alert ? 0.9 : 0.3;

@@ -1,10 +1,10 @@
-// The machine: host, GPUs, their last hour, processes and the daemon.
+// The machine: host, GPUs, both over time, processes and the daemon.
 
 import { getJson, post } from "/static/api.js";
 import { h, setText, syncRows, badge, facts, table, scrollable, unseen } from "/static/dom.js";
 import { gpuCards, gpuPause } from "/static/machine/gpu_cards.js";
 import { hostDetails } from "/static/machine/host.js";
-import { LastHour } from "/static/machine/last_hour.js";
+import { OverTime } from "/static/machine/over_time.js";
 import { SYSTEM_MS, poll } from "/static/polling.js";
 import { bytes, number, span, when, percent, runAddress } from "/static/format.js";
 import { sorted } from "/static/runs/columns.js";
@@ -139,12 +139,12 @@ export function show(/** @type {Address} */ address) {
   const raySection = h("section", { "aria-labelledby": "ray", hidden: true }, h("h2", { id: "ray" }, "Ray"), ray.root);
   const errorLine = h("p.bad", { role: "alert" });
   const pause = gpuPause(() => load(), address.signal);
-  const lastHour = new LastHour(address);
+  const overTime = new OverTime(address);
   const body = h("div", { hidden: true },
     h("section", { "aria-labelledby": "host" }, h("h2", { id: "host" }, "Host"), host.root),
     h("section", { "aria-labelledby": "gpus" }, h("div.head", {}, h("h2", { id: "gpus" }, "GPUs"), pause.root),
       gpus.root),
-    lastHour.root,
+    overTime.root,
     raySection,
     h("section", { "aria-labelledby": "processes" }, h("h2", { id: "processes" }, "Processes"), processes.root),
     h("section", { "aria-labelledby": "daemon" }, h("h2", { id: "daemon" }, "Daemon"), daemon.root));
@@ -180,7 +180,7 @@ export function show(/** @type {Address} */ address) {
     root: h("div", {}, h("h1", {}, "System"), errorLine, body),
     update(newest) {
       overview = newest;
-      lastHour.update();
+      overTime.update();
       updateParts();
     },
   };
