@@ -266,6 +266,7 @@ interface ChartRequest {
 
 // The settings of one chart in place of the page's.
 interface OwnSettings {
+  formula?: string;
   log?: boolean;
   robust?: boolean;
   second?: string; // Another key in the same chart; empty for none.

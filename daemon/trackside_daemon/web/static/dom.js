@@ -50,6 +50,19 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+const TITLE_END = 18; // Characters.
+
+// Sets a title in one line; a long one is cut in its middle, since names differ at their ends.
+export function setTitle(element, text) {
+  if (element.textContent === text) return;
+  const parts = text.length < 2 * TITLE_END ? [text]
+    : [text.slice(0, -TITLE_END), text.slice(-TITLE_END)].map((part) => h("span", {}, part));
+  element.replaceChildren(...parts);
+  element.classList.toggle("cut", parts.length > 1);
+  element.setAttribute("aria-label", text);
+  element.title = text;
+}
+
 // Returns a small line chart with a text for screen readers. Values that are not finite leave gaps.
 export function sparkline(values, label, width = 120, height = 28) {
   const finite = values.filter(Number.isFinite);

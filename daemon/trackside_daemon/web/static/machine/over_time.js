@@ -38,7 +38,7 @@ export const HOST_CHARTS = [
   rates("Disk", { disk_read_bytes_total: "read", disk_written_bytes_total: "written" }, { format: rate, binary: true }),
   rates("Network", { network_receive_bytes_total: "in", network_transmit_bytes_total: "out" },
     { format: rate, binary: true }),
-  rates("Pressure: time in which tasks waited", PRESSURES, { format: (value) => percent(value) }),
+  rates("Pressure: time in which tasks waited", PRESSURES, { format: (value) => percent(Math.min(1, value)) }),
 ];
 /** @type {[string, object][]} */
 const GPU_UNITS = [

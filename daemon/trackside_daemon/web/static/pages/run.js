@@ -233,6 +233,7 @@ class RunPage {
     this.charts.set({ marks });
     this.reinforcement.set({ marks });
     this.machine.set({ marks });
+    this.performance.set({ marks });
   }
 }
 

@@ -65,7 +65,8 @@ export class Machine {
       const search = query({ run: this.id, key: keys, from: begin, to: end, points });
       const { series } = await getJson(`machine?${search}`, chartSignal);
       const lines = linesOf(series.filter(({ key }) => this.#isOfRun(key)));
-      chart.root.hidden = this.ended && !lines.length && begin === undefined; // Such as GPUs of a machine without any.
+      // Such as GPUs of a machine without any, or of a run that was over after a moment.
+      chart.root.hidden = this.ended && begin === undefined && lines.every((line) => line.points.length < 2);
       return lines;
     };
     const update = (begin, end) => this.#zoom(onZoom, begin, end);

@@ -46,6 +46,11 @@ export class Performance {
     if (this.root.checkVisibility()) this.#load().catch(() => {}); // The frame reports the outage.
   }
 
+  // The marks of the run's charts.
+  set({ marks }) {
+    for (const chart of this.charts) chart.set({ marks });
+  }
+
   // Called with each overview.
   updateLive(overview) {
     this.gpus = overview.gpus;

@@ -219,7 +219,8 @@ function parsed(text) {
 
 function ownSettings([key, own]) {
   if (!own || typeof own !== "object") return [];
-  const kinds = { log: "boolean", robust: "boolean", second: "string", low: "number", high: "number" };
+  const kinds = { log: "boolean", robust: "boolean", second: "string", formula: "string", low: "number",
+    high: "number" };
   return [[key, Object.fromEntries(Object.entries(own).filter(([name, value]) => typeof value === kinds[name]))]];
 }
 
