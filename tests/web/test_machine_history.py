@@ -73,4 +73,6 @@ def test_days_and_the_time_of_a_run_come_from_the_history_with_rates(site: Any) 
     assert [point[4] for point in days[heat.split("{", maxsplit=1)[0]]] == [30.0 + minute for minute in range(9)]
     assert {point[4] for point in days[work]} == {0.5}, "a counter has its rate"
     assert len(read(**{"from": BEGIN, "points": 3})[heat.split("{", maxsplit=1)[0]]) == 3
-    assert [point[1] for point in read(run="a")[heat.split("{", maxsplit=1)[0]]] == [BEGIN + 60 * minute for minute in range(4)]
+    assert [point[1] for point in read(run="a")[heat.split("{", maxsplit=1)[0]]] == [
+        BEGIN + 60 * minute for minute in range(4)
+    ]

@@ -74,6 +74,15 @@ def dirty(script: str, seconds: float = COMPARE_SECONDS) -> bool | None:
         return None
 
 
+def tree_around(script: str) -> Path | None:
+    """Return the working tree around *script*; None if there is none, or if another user owns a part of it."""
+    try:
+        found = _find(script)
+    except (OSError, ValueError):
+        return None
+    return found and found[0]
+
+
 def _find(script: str) -> tuple[Path, Path] | None:
     """Return the working tree around *script* and its git directory, which worktrees and submodules have elsewhere.
 

@@ -1,12 +1,11 @@
 """The last hour of the machine, each second, in memory; what is older, and the time of a run, from the history, which has it less often."""
 
-import sqlite3
 import threading
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import inf, isnan, nan
+from math import isnan, nan
 from typing import Annotated, Any
 
 import msgspec
@@ -14,16 +13,12 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.resources import machine_stream
-from trackside_daemon.history.read.series import LogTail, Window, find
-from trackside_daemon.history.schema import HOST as THIS_MACHINE
 from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.model.metric import Metric, json_number
 from trackside_daemon.model.state import State
+from trackside_daemon.questions.curves import machine
 from trackside_daemon.questions.question import FirstTime, LastTime, Question, limits
 from trackside_daemon.web.api.history_access import HistoryAccess, json_response, parsed
 
@@ -188,42 +183,6 @@ class MachineHistory:
                 yield [0, self._times[counts[stop - 1] % self._kept], min(values), max(values), values[-1], 0, mean]
 
 
-def stored(
-    connection: sqlite3.Connection, run: str, names: Collection[str], window: Window, points: int
-) -> list[dict[str, Any]]:
-    """Return series as `MachineHistory.read` does, but from the history; those of the machine of a *run* in its time.
-
-    Raises:
-        UnknownRunError: There is no such run.
-        ValueError: A block is damaged.
-    """
-    stream: int | None = THIS_MACHINE
-    if run:
-        uid = reader.resolve(connection, run)
-        stream, (began, ended) = machine_stream(connection, uid), reader.span(connection, uid)
-        window = Window("time", max(window.low, began), min(window.high, inf if ended is None else ended))
-    if stream is None:
-        return []
-    tail = LogTail(connection, stream)
-    found = []
-    for series in find(connection, stream, tail):
-        name = series.key.partition("{")[0]
-        if name in names:
-            drawn = chart(connection, series, tail, window, points)
-            means = drawn.means or [point[4] for point in drawn.points]
-            values = [[0, *point[1:], 0, mean] for point, mean in zip(drawn.points, means, strict=True)]
-            found.append({"key": series.key, "points": list(_rates(values)) if name.endswith("_total") else values})
-    return [series for series in found if series["points"]]
-
-
-def _rates(points: Iterable[Sequence[float]]) -> Iterator[list[float]]:
-    """Yield the growth per second of a counter between points, without its resets."""
-    for before, after in pairwise(points):
-        if after[4] >= before[4] and after[1] > before[1]:
-            rate = (after[4] - before[4]) / (after[1] - before[1])
-            yield [0, after[1], rate, rate, rate, 0, rate]
-
-
 class MachineApi:
     """Answers requests for the machine: its last hour from memory, what is older from the history."""
 
@@ -238,8 +197,9 @@ class MachineApi:
             return json_response({"families": self._machine.names()})
         names, (low, high), points = frozenset(wanted.key), limits(wanted.first, wanted.last), max(1, wanted.points)
         if wanted.run or (wanted.first is not None and low < time.time() - 1.1 * SECONDS_KEPT):
-            window = Window("time", low, high)
-            found = await self._history.read(lambda connection: stored(connection, wanted.run, names, window, points))
+            found = await self._history.read(
+                lambda connection: machine(connection, wanted.run, names, low, high, points=points)
+            )
         else:
             found = self._machine.read(names, low, high, points)
         for series in found:

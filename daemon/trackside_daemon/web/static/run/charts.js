@@ -81,7 +81,7 @@ export class Charts {
     for (const [key, chart] of this.charts) {
       const ofRanks = values[key] ?? {};
       const lowest = ofRanks[Math.min(...Object.keys(ofRanks).map(Number))];
-      chart.legend.setNewest(to === undefined && ranks === "lowest" ? lowest?.[2] : undefined);
+      chart.legend.setNewest(to === undefined && ranks === "lowest" && !chart.second ? lowest?.[2] : undefined);
     }
     const newest = { step, time: time - 10 }[by] ?? Infinity;
     if (to !== undefined && to < newest) return;
@@ -118,6 +118,7 @@ export class Charts {
     const second = chosen === "" || this.charts.has(chosen) ? chosen : twin;
     if (chart.second === second && chart.formula === formula) return;
     Object.assign(chart, { second, formula });
+    chart.legend.setNewest(undefined);
     setTitle(chart.heading, second ? `${key} ${FORMULAS[formula]} ${second}` : key);
     chart.view.turn = second && second === twin && !formula && (betterDirection(key) ?? "less");
     if (chart.requestedAt) chart.reload();
