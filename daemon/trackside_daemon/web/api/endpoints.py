@@ -105,7 +105,7 @@ _ENDPOINTS = (
         "most 16384 keys. The lines of JSON and JSON lines have at most 4096 keys, so pushes of more are split.",
         types=("text/csv", "application/json", "application/jsonl"),
     ),
-    Endpoint("GET", "/runs/{id}/report/file", HistoryApi.report, ReportFile, types=("text/html", "text/markdown")),
+    Endpoint("GET", "/runs/{id}/report/file", HistoryApi.report_file, ReportFile, types=("text/html", "text/markdown")),
     Endpoint("POST", "/runs/{id}/pin", HistoryApi.pin, body='{"pinned": true}', errors=(409,)),
     Endpoint(
         "POST",
@@ -165,6 +165,7 @@ _ENDPOINTS = (
     ),
     table.Console,
     table.Media,
+    table.Code,
     Endpoint(
         "GET", "/runs/{id}/media/{file}", HistoryApi.media_file, types=("image/png", "text/plain", "application/json")
     ),

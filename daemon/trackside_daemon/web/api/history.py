@@ -193,7 +193,7 @@ class HistoryApi:
         del response.headers["content-length"]  # the length of the file is not known yet
         return response
 
-    async def report(self, request: Request) -> Response:
+    async def report_file(self, request: Request) -> Response:
         """Download a report of a run: one HTML file that needs no network, or Markdown without its curves."""
         wanted = parsed(ReportFile, request)
         found = await self._history.answer(Report(id=wanted.id))

@@ -162,6 +162,17 @@ export function table(columns, rows, selector = "table", properties = {}) {
   return h(selector, properties, h("thead", {}, h("tr", {}, cells)), body);
 }
 
+// Returns a row whose cells, of these kinds, show what `contents(item)` has for each: a text, or an element that stays.
+export function liveRow(kinds, contents) {
+  const cells = kinds.map((kind) => h(kind, kind.startsWith("th") ? { scope: "row" } : {}));
+  const row = h("tr", {}, cells);
+  row.update = (item) => contents(item, row).forEach((content, index) => {
+    if (!(content instanceof Node)) setText(cells[index], String(content ?? ""));
+    else if (cells[index].firstChild !== content) cells[index].replaceChildren(content);
+  });
+  return row;
+}
+
 // A heading that only screen readers read.
 export const unseen = (text) => h("span.unseen", {}, text);
 

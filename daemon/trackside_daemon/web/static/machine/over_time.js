@@ -26,15 +26,8 @@ export const HOST_CHARTS = [
   { title: "CPU", keys: [`${HOST}cpu_seconds_total`], format: (value) => percent(value), range: [0, 1], lines: cpu },
   { title: "CPU per core", keys: [`${HOST}cpu_core_busy_ratio`], format: (value) => percent(value), range: [0, 1],
     lines: cores },
-  {
-    title: "Memory",
-    keys: ["memory_bytes", "memory_available_bytes", "memory_cached_bytes", "swap_used_bytes"].map((name) =>
-      HOST + name),
-    format: bytes,
-    binary: true,
-    range: [0],
-    lines: memoryLines,
-  },
+  { title: "Memory", keys: ["memory_bytes", "memory_available_bytes", "memory_cached_bytes", "swap_used_bytes"]
+    .map((name) => HOST + name), format: bytes, binary: true, range: [0], lines: memoryLines },
   rates("Disk", { disk_read_bytes_total: "read", disk_written_bytes_total: "written" }, { format: rate, binary: true }),
   rates("Network", { network_receive_bytes_total: "in", network_transmit_bytes_total: "out" },
     { format: rate, binary: true }),

@@ -302,9 +302,8 @@ function arrangeable(chart, key, workspace, keys) {
   chart.tools.append(hide);
   chart.heading.before(handle);
   root.chart = chart;
-  root.updatePin = () => pin.setAttribute("aria-pressed", String(workspace.pinned.includes(key)));
-  root.update = root.updatePin;
-  root.updatePin();
+  root.update = () => pin.setAttribute("aria-pressed", String(workspace.pinned.includes(key)));
+  root.update();
   root.pin = pin;
 
   handle.addEventListener("dragstart", (event) => {

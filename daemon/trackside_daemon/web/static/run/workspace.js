@@ -87,8 +87,7 @@ function markToggles(selection, set) {
     const button = h("button.tag", { "aria-pressed": String(!selection.hide.includes(kind)),
       title: `Show or hide the marks of ${kind}` }, text);
     button.addEventListener("click", () => {
-      const hide = selection.hide.includes(kind)
-        ? selection.hide.filter((item) => item !== kind) : [...selection.hide, kind];
+      const hide = toggled(selection.hide, kind);
       set({ hide });
       button.setAttribute("aria-pressed", String(!hide.includes(kind)));
     });
@@ -226,7 +225,6 @@ function ownSettings([key, own]) {
 // The columns of the charts.
 export function columnSelect(workspace) {
   const options = choices(NAMES, workspace.columns);
-  const columns = h("select",
-    { "aria-label": "Columns", onchange: () => workspace.set({ columns: Number(columns.value) }) }, options);
-  return columns;
+  return h("select", { "aria-label": "Columns",
+    onchange: ({ target }) => workspace.set({ columns: Number(target.value) }) }, options);
 }
