@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from trackside.environment.git import tree_around
+from trackside.environment.git import find_repository
 from trackside.environment.paths import open_regular
 from trackside.environment.switches import OFF
 from trackside.packing import writable
@@ -22,7 +22,8 @@ def code() -> str:
     script = Path(sys.argv[0] if sys.argv else "").absolute()
     if os.environ.get("TRACKSIDE_CODE", "1").lower() in OFF or not script.is_file():
         return ""
-    root = f"{tree_around(str(script)) or script.parent}/"
+    repository = find_repository(str(script))
+    root = f"{repository[0] if repository else script.parent}/"
     names = [getattr(module, "__file__", None) for module in list(sys.modules.values()) if type(module) is type(sys)]
     own = {name for name in names if isinstance(name, str) and name.startswith(root) and name.endswith(".py")}
     own = {name for name in own if not LIBRARIES & set(name.split("/"))} - {str(script)}
