@@ -60,7 +60,6 @@ export class OverTime {
     this.set = address.set;
     this.seconds = Number(oneOf(SPANS, address.query.get("span"), 900));
     this.chosen = address.query.getAll("gpu");
-    this.runs = [];
     this.charts = HOST_CHARTS.map((item) => this.#chart(item));
     this.gpuCharts = new Map();
     this.reset = zoomReset(() => this.#zoom());
@@ -87,17 +86,19 @@ export class OverTime {
     for (const chart of this.#all) chart.refresh();
   }
 
-  // The runs as bands, and the alerts.
+  // The runs as bands, the alerts, and which GPU was hottest.
   async #marks() {
     this.loadedAt = performance.now();
     const limit = query({ limit: MOST_MARKS });
-    const [{ runs }, { alerts }] = await Promise.all(
-      ["runs", "alerts"].map((kind) => getJson(`${kind}?${limit}`, this.signal))).catch(() => [{}, {}]);
+    const heat = query({ key: GPU + HEAT, from: Date.now() / 1000 - this.seconds });
+    const [{ runs }, { alerts }, { series }] = await Promise.all([`runs?${limit}`, `alerts?${limit}`, `machine?${heat}`]
+      .map((path) => getJson(path, this.signal))).catch(() => [{}, {}, {}]);
     if (!runs) return; // The frame reports the outage.
     const names = labels(runs);
-    this.runs = runs.map((run, index) => ({ kind: "run", time: run.started, until: run.ended ?? Date.now() / 1000,
+    const bands = runs.map((run, index) => ({ kind: "run", time: run.started, until: run.ended ?? Date.now() / 1000,
       text: names[index], band: index }));
-    this.marks = [...this.runs, ...chartMarks([], alerts)];
+    this.marks = [...bands, ...chartMarks([], alerts)];
+    setText(this.hottest, hottest(gpus(series), bands));
     for (const chart of this.#all) chart.set({ marks: this.marks });
   }
 
@@ -136,7 +137,6 @@ export class OverTime {
       const { series } = await getJson(`machine?${query({ key: keys, from: begin, to, points })}`, signal);
       const found = lines(series);
       chart.root.hidden = !found.length && from === undefined && keys[0] === `${HOST}cpu_core_busy_ratio`;
-      if (keys[0] === GPU + HEAT) setText(this.hottest, hottest(found, this.runs));
       return found;
     };
     const onZoom = (from, to) => this.#zoom(from, to);
