@@ -51,18 +51,20 @@ class Training(NamedTuple):
     verdict: str
 
 
-STRAGGLER = ("--rank=2", "--seconds=0.18", "--slow")
+STRAGGLER = ("--rank=2", "--seconds=0.18", "--times=2", "--slow")
 TRAININGS = {
     "healthy": Training(("--steps=150",), r"none|long_steps|cpu_contention|communication", r"(?!.*(STRAGGLER|INPUT))"),
-    "input-bound": Training(("--slow=data",), r"data_wait: the training waited for data", r"INPUT-BOUND"),
+    "input-bound": Training(("--slow=data", "--times=2"), r"data_wait: the training waited for data", r"INPUT-BOUND"),
     "data loader": Training(
         ("--slow=data", "--workers=1", "--seconds=0.25"), r"data_wait: the training waited for data", r"INPUT-BOUND"
     ),
     "input straggler": Training(
-        (*STRAGGLER, "data"), r"straggler: .*rank 2 waits [12]\d\d ms for its data", r"INPUT STRAGGLER.*r2"
+        (*STRAGGLER, "data"), r"straggler: .*rank 2 waits [\d.]+ m?s for its data", r"INPUT STRAGGLER.*r2"
     ),
     "compute straggler": Training(
-        (*STRAGGLER, "forward"), r"straggler: .*rank 2 takes \d+ ms longer in forward", r"COMPUTE STRAGGLER.*r2.*orward"
+        (*STRAGGLER, "forward"),
+        r"straggler: .*rank 2 takes [\d.]+ m?s longer in forward",
+        r"COMPUTE STRAGGLER.*r2.*orward",
     ),
     "memory creep": Training(("--slow=memory", "--steps=700", "--seconds=0.2"), r"host_memory_leak", r"MEMORY|CREEP"),
 }
@@ -187,7 +189,8 @@ def verdict(venv: Path, training: Training) -> str:
         script.write_text(with_traceml(SCRIPT.read_text(encoding="utf-8")), encoding="utf-8")
         logs = ("--logs-dir", f"{place}/logs", "--run-name", "run")
         ranks = ("--nproc-per-node=4", f"--master-port={free_port()}")
-        ran([str(venv / "bin" / "traceml"), "run", str(script), *logs, *ranks, "--args", *training.flags])
+        port = f"--aggregator-port={free_port()}"
+        ran([str(venv / "bin" / "traceml"), "run", str(script), *logs, *ranks, port, "--args", *training.flags])
         summary = json.loads((Path(place) / "logs" / "run" / "final_summary.json").read_text(encoding="utf-8"))
         found: dict[str, Any] = summary["primary_diagnosis"]
         return f"{found['status']}: {found['summary']}"
