@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import re
 import socket
 import subprocess
@@ -94,13 +95,12 @@ def main() -> None:
 
 def causes(names: list[str], traceml: Path | None, repeats: int, at_once: int, beside: str) -> None:
     """Print the table of first causes, and on standard error each as it comes."""
-    with fresh_daemon() as daemon, ThreadPoolExecutor(at_once) as pool:
+    place = tempfile.TemporaryDirectory()
+    os.environ["TRACKSIDE_SPOOL"] = place.name  # of the daemon, too, for what is not sent at the end of a training
+    with place, fresh_daemon() as daemon, ThreadPoolExecutor(at_once) as pool:
         ways: list[Callable[[Training], str]] = [partial(first_cause, daemon)]
         ways += [partial(verdict, traceml)] if traceml else []
-        longest_first = sorted(names, key=lambda name: name != "memory creep")
-        begun = {
-            name: [[pool.submit(told, way, name) for _ in range(repeats)] for way in ways] for name in longest_first
-        }
+        begun = {name: [[pool.submit(told, way, name) for _ in range(repeats)] for way in ways] for name in names}
         head(f"{repeats} repeats, beside: {beside}", "right", "trackside run --auto", "right", "TraceML")
         for name in names:
             ours, theirs = [[one.result() for one in of] for of in (*begun[name], [])[:2]]
@@ -161,17 +161,17 @@ def ran(command: list[str], **environ: str) -> str:
 
 
 def first_cause(daemon: Daemon, training: Training) -> str:
-    """Return the first listed cause of a training under `trackside run --auto`, but its start, with its summary."""
+    """Return the first listed cause of a training under `trackside run --auto`, but its start and its end, with its summary."""
     under = [sys.executable, "-m", "trackside_daemon", "run", "--auto", "--"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", f"--master-port={free_port()}"]
     run = f"run{next(NUMBERS)}"
     place = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_URL": daemon.url, "TRACKSIDE_RUN_ID": run}
-    spool = {"TRACKSIDE_SPOOL": str(daemon.directory / "spool")}
-    ran([*under, *torchrun, str(SCRIPT), *training.flags], **place, **spool)
+    ran([*under, *torchrun, str(SCRIPT), *training.flags], **place)
     eventually(lambda: daemon.api(f"runs/{run}").json()["state"] == "finished")
+    eventually(lambda: not any(Path(os.environ["TRACKSIDE_SPOOL"]).glob("*.spool")))
     listed = [one for one in daemon.api(f"runs/{run}/diagnosis").json()["causes"] if one["listed"]]
-    # These trainings last a minute, most of which a busy machine takes to import PyTorch.
-    first = next((one for one in listed if one["cause"] != "start_up"), None)
+    # These trainings last a minute, most of which a busy machine takes to import PyTorch and to end the processes.
+    first = next((one for one in listed if one["cause"] not in {"start_up", "idle_end"}), None)
     return f"{first['cause']}: {first['summary']}" if first else "none"
 
 

@@ -487,6 +487,9 @@ SUMMARY = "summary"
 EXCEPTION = "exception"
 """The kind of an event with the exception that ends a run: its ``type``, ``text`` and ``traceback``."""
 
+CLOSED = "Connection closed by peer in collective "
+"""Begin of the cause of a rank's end that Gloo reports to it: number and group, a colon, and the rank's own call follow."""
+
 
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
     """An event that the training code reports.
