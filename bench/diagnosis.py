@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -76,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--theirs", type=int, default=5, help="repeats of TraceML")
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--only", default="")
     parser.add_argument("--traceml", type=Path)
@@ -88,20 +89,24 @@ def main() -> None:
         traceml = None
     names = [name for name in TRAININGS if asked.only in {"", name}]
     with busy(4 if asked.busy else 0):
-        causes(names, traceml, asked.repeats, asked.at_once, "four busy loops" if asked.busy else "none")
+        beside = "four busy loops" if asked.busy else "none"
+        causes(names, traceml, (asked.repeats, asked.theirs), asked.at_once, beside)
         if asked.cost:
             costs(traceml, asked.cost)
 
 
-def causes(names: list[str], traceml: Path | None, repeats: int, at_once: int, beside: str) -> None:
+def causes(names: list[str], traceml: Path | None, repeats: tuple[int, int], at_once: int, beside: str) -> None:
     """Print the table of first causes, and on standard error each as it comes."""
     place = tempfile.TemporaryDirectory()
     os.environ["TRACKSIDE_SPOOL"] = place.name  # of the daemon, too, for what is not sent at the end of a training
     with place, fresh_daemon() as daemon, ThreadPoolExecutor(at_once) as pool:
         ways: list[Callable[[Training], str]] = [partial(first_cause, daemon)]
         ways += [partial(verdict, traceml)] if traceml else []
-        begun = {name: [[pool.submit(told, way, name) for _ in range(repeats)] for way in ways] for name in names}
-        head(f"{repeats} repeats, beside: {beside}", "right", "trackside run --auto", "right", "TraceML")
+        begun: dict[str, list[list[Future[str]]]] = {name: [] for name in names}
+        for way, number in zip(ways, repeats, strict=False):
+            for name in names:
+                begun[name].append([pool.submit(told, way, name) for _ in range(number)])
+        head(f"{repeats[0]} repeats, beside: {beside}", "right", "trackside run --auto", "right", "TraceML")
         for name in names:
             ours, theirs = [[one.result() for one in of] for of in (*begun[name], [])[:2]]
             row(name, *shown(ours, TRAININGS[name].cause), *shown(theirs, TRAININGS[name].verdict))
@@ -168,11 +173,17 @@ def first_cause(daemon: Daemon, training: Training) -> str:
     place = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_URL": daemon.url, "TRACKSIDE_RUN_ID": run}
     ran([*under, *torchrun, str(SCRIPT), *training.flags], **place)
     eventually(lambda: daemon.api(f"runs/{run}").json()["state"] == "finished")
-    eventually(lambda: not any(Path(os.environ["TRACKSIDE_SPOOL"]).glob("*.spool")))
+    last = [flag for flag in ("--steps=40", *training.flags) if flag.startswith("--steps=")][-1]
+    eventually(lambda: ends(daemon, run) == [int(last.removeprefix("--steps=")) - 1] * 4)
     listed = [one for one in daemon.api(f"runs/{run}/diagnosis").json()["causes"] if one["listed"]]
     # These trainings last a minute, most of which a busy machine takes to import PyTorch and to end the processes.
     first = next((one for one in listed if one["cause"] not in {"start_up", "idle_end"}), None)
     return f"{first['cause']}: {first['summary']}" if first else "none"
+
+
+def ends(daemon: Daemon, run: str) -> list[int]:
+    """Return the last step of each rank that has arrived: of a busy machine, the daemon reads the last ones from the spool."""
+    return [one["last_step"] for one in daemon.api(f"runs/{run}").json()["metrics"] if one["key"] == "loss"]
 
 
 def free_port() -> int:
