@@ -52,10 +52,10 @@ class Training(NamedTuple):
     verdict: str
 
 
-STRAGGLER = ("--rank=2", "--seconds=0.18", "--times=2", "--slow")
+STRAGGLER = ("--rank=2", "--seconds=0.18", "--slow")
 TRAININGS = {
     "healthy": Training(("--steps=150",), r"none|long_steps|cpu_contention|communication", r"(?!.*(STRAGGLER|INPUT))"),
-    "input-bound": Training(("--slow=data", "--times=2"), r"data_wait: the training waited for data", r"INPUT-BOUND"),
+    "input-bound": Training(("--slow=data",), r"data_wait: the training waited for data", r"INPUT-BOUND"),
     "data loader": Training(
         ("--slow=data", "--workers=1", "--seconds=0.25"), r"data_wait: the training waited for data", r"INPUT-BOUND"
     ),

@@ -92,7 +92,7 @@ def _first_line(error: BaseException | None) -> str:
 
 
 def known_reason(error: BaseException | None, shm: str = SHM) -> str:
-    """Return that a full /dev/shm or GPU, collectives that differ, or another rank caused an exception, by PyTorch's text; else empty."""
+    """Return that /dev/shm, a GPU, collectives or another rank caused an exception, by PyTorch's text; else empty."""
     try:
         text = str(error)[:_TEXT]
         if match := _GPU.search(text):
@@ -116,8 +116,10 @@ def _last_call() -> str:
     from trackside.captures.flight_recorder import flight_groups
 
     calls = [(-entry.age, entry, group) for group in flight_groups() for entry in group.entries if not entry.p2p]
-    _, entry, group = max(calls, default=(0.0, None, None), key=itemgetter(0))
-    return "" if entry is None else f"{entry.sequence} of {group.description}: {entry.operation} with {entry.shape}"
+    if not calls:
+        return ""
+    _, entry, group = max(calls, key=itemgetter(0))
+    return f"{entry.sequence} of {group.description}: {entry.operation}{entry.shape and f' with {entry.shape}'}"
 
 
 def _gpu_shortage(match: re.Match[str]) -> str:

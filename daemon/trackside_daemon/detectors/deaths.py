@@ -135,7 +135,7 @@ class Deaths:
             yield from self._end(who, clock.now or event.time, text)
         yield from self._report(who, death)
         if death.call[1]:
-            yield from self._explain(who)
+            yield from self._explain(who, ABORT)
 
     def ended(
         self, run: str, attempt: int, name: str, *, state: str, time: float, clock: RunClock, user: str = ""
@@ -168,10 +168,11 @@ class Deaths:
             del self._finished[next(iter(self._finished))]
         yield from self._explain((event.run, event.attempt, 0))
 
-    def _explain(self, who: RankKey) -> Iterator[Finding]:
-        """Yield again the findings of the deaths of an attempt for which there is a reason now."""
+    def _explain(self, who: RankKey, cause: str = "") -> Iterator[Finding]:
+        """Yield again the findings of the deaths of an attempt, or of those of a cause, for which there is a reason now."""
         for other, death in list(self._reported.items()):
-            if other[:2] == who[:2] and not death.summed and (reason := self._reason(death)):
+            counts = other[:2] == who[:2] and cause in {"", death.cause} and not death.summed
+            if counts and (reason := self._reason(death)):
                 yield death.alarm(reason)
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
@@ -243,9 +244,10 @@ class Deaths:
         time, text = self._workers.get((death.run, death.rank or 0), (0.0, ""))
         if abs(death.time - time) <= WORKER:
             return text
-        same = [other for other in self._reported.values() if (other.run, other.attempt) == (death.run, death.attempt)]
-        calls = {other.call[1]: other for other in same if other.call[0]}
-        if death.cause == ABORT and len(calls) > 1 and len({other.call[0] for other in calls.values()}) == 1:
+        others = self._reported.values() if death.cause == ABORT else ()
+        same = [other for other in others if (other.run, other.attempt) == (death.run, death.attempt) and other.call[1]]
+        calls = {other.call[1]: other for other in same}
+        if len(calls) > 1 and len({other.call[0] for other in same}) == 1:
             named = " and ".join(f"rank {other.rank} called {call}" for call, other in calls.items())
             return f"The ranks' collectives differ: {named}, which Gloo cannot join."
         time, rank, step = self._finished.get(
