@@ -6,16 +6,17 @@ import math
 import os
 from collections import deque
 from itertools import islice
-from time import monotonic, sleep
+from time import monotonic, monotonic_ns, sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
 from trackside.environment.clocks import read_clocks
+from trackside.environment.code import code
 from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info, startup
-from trackside.limits import BATCH_MESSAGES
+from trackside.limits import BATCH_MESSAGES, CODE_KEY
 from trackside.numbers import NUMBERS
 from trackside.redact import redact_json, redact_text
 from trackside.rows import Measured
@@ -36,6 +37,7 @@ from trackside.wire import (
     Envelope,
     Heartbeat,
     Hello,
+    MediaItem,
     Pushes,
     TrainingAlert,
     TrainingEvent,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from trackside.rows import Row
     from trackside.totals.flops import Flops
     from trackside.transport.spool import SpoolLimits, Steps
-    from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
+    from trackside.wire import DistributionFrame, Identity, ProcessInfo, ProfilePlan, Totals
 
 KEY_BYTES = 64 * 1024  # limit of a key
 MAX_LIGHT_VALUES = 8  # a row of more counts by its values in the queue's limits; other rows count as one
@@ -130,6 +132,7 @@ class Session(Outbox):
         self._alerts: list[TrainingAlert] = []
         self._distributions: list[DistributionFrame] = []
         self._media: list[MediaItem] = []
+        self._has_code = about is not None or identity.rank > 0
         self._number = 0
         self.gather = GATHER_SECONDS
         self._batch = BatchBuilder()
@@ -295,6 +298,8 @@ class Session(Outbox):
                     self._batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if self._batch.is_full:
                         self._close(clock)
+                if not self._has_code:  # now and not before: what the training imports has been imported
+                    self._add_code()
                 many = len(self._events) + len(self._alerts) >= BATCH_MESSAGES or len(self._distributions) >= MAX_FRAMES
                 if many or self._media:
                     self._close(clock)
@@ -409,6 +414,16 @@ class Session(Outbox):
             self._accept_distributions(message)
         else:
             self._accept_media(cast("UnsentMedia", message))
+
+    def _add_code(self) -> None:
+        self._has_code = True
+        try:
+            text = code()
+        except Exception as error:  # noqa: BLE001  user code may have put anything into sys, and training goes on
+            warn(f"the code of the run is not stored: {type(error).__name__}: {str(error)[:200]}")
+            return
+        if text:
+            self._media.append(MediaItem("text", CODE_KEY, monotonic_ns(), text.encode()))
 
     def _accept_media(self, unsent: UnsentMedia) -> None:
         """Add an image, a text or a table to the batch, unless it would crowd out values that wait for a daemon."""
