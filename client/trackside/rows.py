@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trackside.media.unsent import UnsentMedia
+    from trackside.row_queue import RowQueue
     from trackside.totals.phases import PhaseMark
     from trackside.totals.session_totals import Deferred
-    from trackside.wire import Device, DistributionFrame, TrainingAlert, TrainingEvent
+    from trackside.wire import Device, DistributionFrame, TensorHash, TrainingAlert, TrainingEvent
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
@@ -22,12 +24,12 @@ None. The message may be a number: the nanoseconds of a wait for data that nobod
 
 
 class Distributions(Protocol):
-    """Distributions of one step, of weights and the like or of the heads of attention."""
+    """Distributions of one step, of weights and the like or of the heads of attention; or a hash of weights."""
 
     def tensors(self) -> list[Any]:
         """Return the tensors that have them."""
 
-    def frame(self, kind: str, time: int, tensors: Sequence[Any]) -> DistributionFrame:
+    def frame(self, kind: str, time: int, tensors: Sequence[Any]) -> DistributionFrame | TensorHash:
         """Return the message; *tensors* are copies of `tensors` on the host."""
 
 
@@ -74,8 +76,8 @@ class Measured:
         self._is_here = True
         return True
 
-    def frame(self) -> DistributionFrame | None:
-        """Return the message; None before the copy is complete, and for gradients of a step that a scaler skipped."""
+    def frame(self) -> Any:
+        """Return the message, as `Distributions.frame`; None before the copy is complete, and for gradients of a step that a scaler skipped."""
         if not self._is_here:
             return None
         if self._skips and float(self._tensors.pop()):
@@ -83,3 +85,38 @@ class Measured:
         frame = self._source.frame(self.kind, self._time, self._tensors)
         frame.step = self.step or 0
         return frame
+
+
+class MeasuredSender:
+    """Sends what is measured: at once, so that its step is known, and again when its copy has arrived from a device.
+
+    Args:
+        queue: Queue of the run.
+        torch: PyTorch.
+        wait: Calls a function after the push to whose step the next measurement belongs.
+
+    Attributes:
+        flying: What is on its way from a device, the oldest first: one of each kind.
+    """
+
+    def __init__(self, queue: RowQueue, torch: Any, wait: Callable[[Callable[[], object]], object]) -> None:
+        self.flying: list[Measured] = []
+        self._queue, self._torch, self._wait = queue, torch, wait
+        self._pinned: dict[tuple[str, int], Any] = {}
+
+    def send(self, every: Iterable[Measured]) -> None:
+        """Send measurements, except of a kind that is on its way still."""
+        busy = {measured.kind for measured in self.flying}
+        for measured in every:
+            if measured.kind not in busy:
+                if measured.leave(self._torch, self._pinned):
+                    self.flying.append(measured)
+                self._wait(partial(self._append, measured))
+
+    def poll(self) -> None:
+        """Pass on what has arrived from a device."""
+        while self.flying and self.flying[0].has_arrived(self._pinned):
+            self._append(self.flying.pop(0))
+
+    def _append(self, measured: Measured) -> None:
+        self._queue.append(monotonic_ns(), measured)

@@ -460,6 +460,42 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
 
 
 
+class TensorHash(msgspec.Struct, array_like=True, omit_defaults=True):
+    """A hash of a part of one tensor of a rank's model, which is equal on ranks whose bits are equal.
+
+    Attributes:
+        name: Name of the parameter or buffer.
+        part: Number of the part, of so many *parts* of the tensor.
+        count: Steps of the optimizer since the model is watched: ranks hash the same part at the same one.
+        group: A number for the ranks that share the tensor, its shape and the watched model.
+        ranks: How many ranks these are.
+        value: The hash.
+        time: Nanoseconds of the client's monotonic clock.
+        kind: ``buffer``; ``ignored`` for a parameter that DDP was told to ignore; empty for any other parameter.
+        step: The step of the next push.
+    """
+
+    name: str
+    part: Count
+    parts: Count
+    count: Count
+    group: Count
+    ranks: Count
+    value: int
+    time: int
+    kind: str = ""
+    step: int = 0
+
+    def check(self) -> None:
+        """Check the length of the texts.
+
+        Raises:
+            WireError: One of them is too long.
+        """
+        if len(self.name.encode("utf-8", "replace")) > LAYER_NAME_BYTES or self.kind not in {"", "buffer", "ignored"}:
+            raise WireError("block", "a hash of a tensor whose name is too long, or whose kind is unknown")
+
+
 class MediaItem(msgspec.Struct, omit_defaults=True):
     """An image, a text or a table of a step.
 
@@ -534,6 +570,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
         room: Resources, with a batch or a heartbeat each 10 s, and sooner if shared memory fills up; else None.
         distributions: Distributions of the layers of a model.
         media: Images, texts and tables.
+        hashes: Hashes of parts of the model, which the ranks that share them have in common.
     """
 
     clock: Clock
@@ -545,6 +582,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
     room: ResourceUsage | None = None
     distributions: list[DistributionFrame] = []
     media: list[MediaItem] = []
+    hashes: list[TensorHash] = []
 
 
 class Skip(msgspec.Struct, omit_defaults=True):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from functools import partial
 from threading import get_ident
-from time import monotonic_ns, perf_counter
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.numbers import is_on_device
@@ -14,7 +13,7 @@ from trackside.pytorch.histograms import Histograms
 from trackside.pytorch.hooks import ModuleHook, remove_all
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import LAYERS, local_gradient, local_values, plain_name
-from trackside.rows import Measured
+from trackside.rows import Measured, MeasuredSender
 from trackside.training_log import warn
 
 if TYPE_CHECKING:
@@ -105,8 +104,7 @@ class Observer:
         self._places: tuple[tuple[str, ...], list[str], list[int]] = (), [], []
         self._before: tuple[list[str], UpdateSample] | None = None
         self._ready: list[Measured] = []
-        self._flying: list[Measured] = []
-        self._pinned: dict[tuple[str, int], Any] = {}
+        self._sender = MeasuredSender(queue, torch, queue.after_push)
         self._handles: list[Any] = []
         self._modes: list[AttentionWatch] = []
         self._activations: Histograms | None = None
@@ -179,18 +177,10 @@ class Observer:
                     "observe: no chosen module has run, or has attention that PyTorch computes; compiled code cannot be observed"
                 )
         self._activations = self._heads = None
-        busy = {measured.kind for measured in self._flying}
-        for measured in self._ready:
-            if measured.kind not in busy:
-                if measured.leave(self._torch, self._pinned):
-                    self._flying.append(measured)
-                self._queue.after_push(partial(self._append, measured))
+        self._sender.send(self._ready)
         self._ready = []
         self._seconds += perf_counter() - began
         self.budget.add_cost(self._seconds)
-
-    def _append(self, measured: Measured) -> None:
-        self._queue.append(monotonic_ns(), measured)
 
     def spent(self) -> float:
         """Return the seconds that the measurements since the last call took on the host."""
@@ -199,12 +189,11 @@ class Observer:
 
     def wakes(self, step: int) -> int:
         """Return the number of finished steps at which there is something to do, after step number *step*."""
-        return step + 1 if self._flying else self.next_due(step) - 1
+        return step + 1 if self._sender.flying else self.next_due(step) - 1
 
     def poll(self) -> None:
         """Pass on what has arrived from a device."""
-        while self._flying and self._flying[0].has_arrived(self._pinned):
-            self._queue.append(monotonic_ns(), self._flying.pop(0))
+        self._sender.poll()
 
     def stop(self) -> None:
         """Remove the hooks on modules."""
