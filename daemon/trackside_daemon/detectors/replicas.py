@@ -49,7 +49,7 @@ class _Difference(NamedTuple):
         step: Step at which it was first found.
         equal: Step at which it was equal last; None if it never was.
         alone: The ranks that differ from most others; none if no two in three are equal, or there are two ranks.
-        ranks: How many ranks were compared.
+        ranks: All ranks that were compared.
         kind: As `TensorHash.kind`.
         parts: As `TensorHash.parts`.
     """
@@ -57,7 +57,7 @@ class _Difference(NamedTuple):
     step: int
     equal: int | None
     alone: tuple[int, ...]
-    ranks: int
+    ranks: tuple[int, ...]
     kind: str
     parts: int
 
@@ -79,7 +79,7 @@ class Replicas:
         """Continue an alert of the previous daemon until its tensor is equal."""
         self._restored, self._reported = kept, "critical" if kept.severity == "critical" else "warning"
         part = str(kept.evidence.get("tensor", "")), int(kept.evidence.get("part", 0))
-        self._differing[0, part] = _Difference(0, None, (), 0, "", 1)
+        self._differing[0, part] = _Difference(0, None, (), (), "", 1)
 
     def accept(self, rank: int, hashes: Iterable[TensorHash]) -> None:
         """Compare the hashes of a rank with those of the others."""
@@ -121,28 +121,36 @@ class Replicas:
         before = self._differing.get((one.group, part))
         step, equal = (one.step, group.equal.get(part)) if before is None else (before.step, before.equal)
         if before is not None or len(self._differing) < PARTS:
-            self._differing[one.group, part] = _Difference(step, equal, alone, len(values), one.kind, one.parts)
+            self._differing[one.group, part] = _Difference(
+                step, equal, alone, tuple(sorted(values)), one.kind, one.parts
+            )
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
         if self._restored is not None:
             yield self._run.restored_finding(self._restored, clock.now)
             self._restored = None
-        if not self._differing:
+        if self._differing:
+            yield from self._report(clock)
+        else:
             yield from self.end(clock)
-            return
-        tensors = {name for _, (name, _) in self._differing}
-        severity: Severity = "critical" if len(tensors) > 1 or self._loss_follows else "warning"
-        if self._reported is None or (severity == "critical" and self._reported == "warning"):
-            self._reported = severity
-            yield self._finding(severity, tensors, clock)
 
     def end(self, clock: RunClock) -> Iterator[Finding]:
         """End the alert: all parts are equal again, or the run has ended."""
+        yield from self._report(clock)
         if self._reported is not None:
             text = f"the ranks of run {self._run.name} have the same parameters again, or it has ended"
             yield self._run.finding(self.alert, self._reported, clock.now, text, over=True)
         self._reported = None
+        self._differing.clear()
+
+    def _report(self, clock: RunClock) -> Iterator[Finding]:
+        """Yield what differs, if that is new or worse than was reported."""
+        tensors = {name for _, (name, _) in self._differing}
+        severity: Severity = "critical" if len(tensors) > 1 or self._loss_follows else "warning"
+        if tensors and self._reported not in {severity, "critical"}:
+            self._reported = severity
+            yield self._finding(severity, tensors, clock)
 
     def _finding(self, severity: Severity, tensors: set[str], clock: RunClock) -> Finding:
         (_, (name, part)), first = min(self._differing.items(), key=lambda one: one[1].step)
@@ -153,7 +161,8 @@ class Replicas:
         more = f" and {counted(len(others), 'more tensor')}: {', '.join(map(shown, others[:NAMED]))}" if others else ""
         more += ", …" * (len(others) > NAMED)
         since = "" if first.equal is None else f"; at step {number(first.equal)} they were equal"
-        summary = f"{_who(first)} of run {self._run.name} at step {number(first.step)}, in {what}{more}{since}"
+        who = _who(first).format(f" of run {self._run.name}")
+        summary = f"{who} at step {number(first.step)}, in {what}{more}{since}"
         case = self._case(first)
         loss = "The loss has become NaN or infinite since. " if self._loss_follows else ""
         evidence = {
@@ -173,15 +182,20 @@ class Replicas:
         """Return the likely cause, as the next steps are named."""
         if first.kind:
             return first.kind
-        if first.equal is None and not any(group.equal for group in self._groups.values()):
+        if first.equal is None and (not first.alone or len({name for _, (name, _) in self._differing}) > 1):
             return "start"
-        return "" if first.alone else "pair" if first.ranks == 2 else "unsynchronized"
+        return "" if first.alone else "pair" if len(first.ranks) == 2 else "unsynchronized"
 
 
 def _who(first: _Difference) -> str:
-    """Return who differs, as the begin of a sentence."""
-    alone, ranks = first.alone, first.ranks
+    """Return who differs, as the begin of a sentence with a place for the run."""
+    alone, ranks = first.alone, len(first.ranks)
     if not alone:
-        return "the two ranks differ" if ranks == 2 else f"{ranks} ranks differ from each other"
+        return (
+            "ranks {} and {}{{}} differ".format(*first.ranks)
+            if ranks == 2
+            else f"{ranks} ranks{{}} differ from each other"
+        )
     named = ", ".join(map(str, alone[:NAMED])) + ", …" * (len(alone) > NAMED)
-    return f"rank{'s' * (len(alone) > 1)} {named} differ{'s' * (len(alone) == 1)} from the {counted(ranks - len(alone), 'other')}"
+    verb = f"rank {named}{{}} differs" if len(alone) == 1 else f"ranks {named}{{}} differ"
+    return f"{verb} from the {counted(ranks - len(alone), 'other')}"
