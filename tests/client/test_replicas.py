@@ -15,6 +15,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 import trackside
+from trackside.auto.models import Models
+from trackside.auto.stages import AutoStages
 from trackside.pytorch import replicas
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.replicas import ROW, Replicas, tensor_hash
@@ -170,6 +172,24 @@ def test_buffers_that_ddp_does_not_broadcast_and_what_it_ignores_are_named_as_su
     model = DistributedDataParallel(model, broadcast_buffers=False)
     found = {one.name: one.kind for one in train(model, run, 12)}
     assert (found["seen"], found["norm.bias"], found["large"]) == ("buffer", "ignored", "")
+
+
+def test_a_training_without_changes_to_it_is_compared_too(
+    run: trackside.Run, ranks: Callable[[int, int], None]
+) -> None:
+    ranks(0, 2)
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    models = Models()
+    models.module_registered(model, "module", model.module)
+    stages = AutoStages(run.queue, models, optimizer)
+    stages._replicas._budget = Fixed(1)
+    for step in range(6):
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+        assert stages.finish_step(step + 1, optimizer) == step + 2
+    found = [one for body in unsent_bodies(run) if isinstance(body, Pushes) for one in body.hashes]
+    assert [(one.name, one.step) for one in found] == [("weight", 1), ("bias", 2), ("weight", 4)]
 
 
 def test_a_single_process_has_nothing_to_compare(run: trackside.Run) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GROUPS = 1024  # most groups of ranks and tensors that are remembered; with more, the oldest are forgotten
 WAITING = 16  # comparisons of a group that wait for further ranks, which may send to another daemon or be late
-PARTS = 65_536  # most parts of tensors of a group whose last comparison is remembered
+PARTS = 8192  # most parts of tensors whose last comparison is remembered
 NAMED = 4  # ranks and tensors that a text names
 
 Part = tuple[str, int]
@@ -31,15 +31,13 @@ class _Group:
     Attributes:
         ranks: How many of them send to this daemon, as far as is known.
         waiting: Hashes by rank, of each comparison that more ranks may join; the oldest first.
-        equal: Step at which a part was equal last.
     """
 
-    __slots__ = ("equal", "ranks", "waiting")
+    __slots__ = ("ranks", "waiting")
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
         self.waiting: OrderedDict[tuple[int, int, Part], dict[int, int]] = OrderedDict()
-        self.equal: dict[Part, int] = {}
 
 
 class _Difference(NamedTuple):
@@ -70,6 +68,7 @@ class Replicas:
     def __init__(self, run: RunProgress) -> None:
         self._run = run
         self._groups: OrderedDict[int, _Group] = OrderedDict()
+        self._equal: dict[tuple[int, Part], int] = {}
         self._differing: dict[tuple[int, Part], _Difference] = {}
         self._reported: Severity | None = None
         self._restored: Alert | None = None
@@ -92,7 +91,7 @@ class Replicas:
             found = group.waiting.setdefault((one.count, one.step, part), {})
             found[rank] = one.value
             if len(found) >= group.ranks:
-                self._compare(group, one, found)
+                self._compare(one, found)
             if len(group.waiting) > WAITING:
                 _, found = group.waiting.popitem(last=False)
                 if len(found) > 1:
@@ -102,28 +101,27 @@ class Replicas:
         """Note a loss that is not finite."""
         self._loss_follows = bool(self._differing)
 
-    def _compare(self, group: _Group, one: TensorHash, values: Mapping[int, int]) -> None:
+    def _compare(self, one: TensorHash, values: Mapping[int, int]) -> None:
         if len(values) < 2:
             return
         part = one.name, one.part
+        key = one.group, part
         counts = Counter(values.values()).most_common()
         if len(counts) == 1:
-            group.equal[part] = max(one.step, group.equal.pop(part, one.step))
-            if len(group.equal) > PARTS:
-                del group.equal[next(iter(group.equal))]
-            for key in ((one.group, part), (0, part)):
-                self._differing.pop(key, None)
+            self._equal[key] = max(one.step, self._equal.pop(key, one.step))
+            if len(self._equal) > PARTS:
+                del self._equal[next(iter(self._equal))]
+            self._differing.pop(key, None)
+            self._differing.pop((0, part), None)  # as an earlier daemon reported it
             return
         usual, most = counts[0]
         alone = (
             tuple(sorted(rank for rank, value in values.items() if value != usual)) if 2 * most > len(values) else ()
         )
-        before = self._differing.get((one.group, part))
-        step, equal = (one.step, group.equal.get(part)) if before is None else (before.step, before.equal)
+        before = self._differing.get(key)
+        step, equal = (one.step, self._equal.get(key)) if before is None else (before.step, before.equal)
         if before is not None or len(self._differing) < PARTS:
-            self._differing[one.group, part] = _Difference(
-                step, equal, alone, tuple(sorted(values)), one.kind, one.parts
-            )
+            self._differing[key] = _Difference(step, equal, alone, tuple(sorted(values)), one.kind, one.parts)
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
