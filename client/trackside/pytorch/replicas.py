@@ -217,8 +217,12 @@ def tensor_hash(torch: Any, values: Any, weights: dict[Any, Any], *, columns: bo
         raw = raw.clone()
     wide = raw.numel() // 8
     numbers, rows = raw[: wide * 8].view(torch.int64), wide // ROW
-    sums = numbers[: rows * ROW].view(rows, ROW).sum(0 if columns else 1)
-    mixed = torch.cat([sums, numbers[rows * ROW :], raw[wide * 8 :].long()])
+    parts = [] if rows else [numbers]
+    if rows:
+        parts.append(numbers[: rows * ROW].view(rows, ROW).sum(0 if columns else 1))
+        parts += [numbers[rows * ROW :]] if wide % ROW else []
+    parts += [raw[wide * 8 :].long()] if raw.numel() % 8 else []
+    mixed = parts[0] if len(parts) == 1 else torch.cat(parts)
     odd = weights.get(values.device)
     if odd is None or len(odd) < len(mixed):
         odd = weights[values.device] = torch.arange(1, 2 * len(mixed), 2, device=values.device)
