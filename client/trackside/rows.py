@@ -88,16 +88,7 @@ class Measured:
 
 
 class MeasuredSender:
-    """Sends what is measured: at once, so that its step is known, and again when its copy has arrived from a device.
-
-    Args:
-        queue: Queue of the run.
-        torch: PyTorch.
-        wait: Calls a function after the push to whose step the next measurement belongs.
-
-    Attributes:
-        flying: What is on its way from a device, the oldest first: one of each kind.
-    """
+    """Sends what is measured: to learn its step by *wait*, which is `RowQueue.after_push`, and again once it is on the host."""
 
     def __init__(self, queue: RowQueue, torch: Any, wait: Callable[[Callable[[], object]], object]) -> None:
         self.flying: list[Measured] = []
@@ -105,7 +96,7 @@ class MeasuredSender:
         self._pinned: dict[tuple[str, int], Any] = {}
 
     def send(self, every: Iterable[Measured]) -> None:
-        """Send measurements, except of a kind that is on its way still."""
+        """Send measurements, except of a kind of which one is on its way still."""
         busy = {measured.kind for measured in self.flying}
         for measured in every:
             if measured.kind not in busy:

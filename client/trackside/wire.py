@@ -471,7 +471,7 @@ class TensorHash(msgspec.Struct, array_like=True, omit_defaults=True):
         ranks: How many ranks these are.
         value: The hash.
         time: Nanoseconds of the client's monotonic clock.
-        kind: ``buffer``; ``ignored`` for a parameter that DDP was told to ignore; empty for any other parameter.
+        buffer: It is a buffer, and no parameter.
         step: The step of the next push.
     """
 
@@ -483,17 +483,13 @@ class TensorHash(msgspec.Struct, array_like=True, omit_defaults=True):
     ranks: Count
     value: int
     time: int
-    kind: str = ""
+    buffer: bool = False
     step: int = 0
 
     def check(self) -> None:
-        """Check the length of the texts.
-
-        Raises:
-            WireError: One of them is too long.
-        """
-        if len(self.name.encode("utf-8", "replace")) > LAYER_NAME_BYTES or self.kind not in {"", "buffer", "ignored"}:
-            raise WireError("block", "a hash of a tensor whose name is too long, or whose kind is unknown")
+        """Raise `WireError` if the name is too long."""
+        if len(self.name.encode("utf-8", "replace")) > LAYER_NAME_BYTES:
+            raise WireError("block", "the name of a tensor is too long")
 
 
 class MediaItem(msgspec.Struct, omit_defaults=True):

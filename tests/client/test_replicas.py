@@ -78,8 +78,9 @@ def test_equal_errors_do_not_cancel_each_other_out_along_rows_and_columns() -> N
 
 def test_the_memory_of_a_tensor_is_hashed_whatever_its_strides_and_no_copy_is_made() -> None:
     images = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    flat = replicas._flat(images)
-    assert (flat.dim(), flat.data_ptr()) == (1, images.data_ptr())
+    parts = [replicas._part(images, part, 2) for part in range(2)]
+    assert [part.numel() for part in parts] == [60, 60]
+    assert [part.data_ptr() - images.data_ptr() for part in parts] == [0, 240]
 
 
 class Fixed(OverheadBudget):
@@ -158,20 +159,20 @@ def test_a_model_without_ddp_is_compared_only_on_request_and_then_with_its_buffe
     assert train(Network(), run, 9) == []
     own = trackside.init(endpoint=nowhere)
     found = train(Network(), own, 12, replicas=True)
-    assert {(one.name, one.kind) for one in found} >= {("large", ""), ("seen", "buffer")}
+    assert {(one.name, one.buffer) for one in found} >= {("large", False), ("seen", True)}
     assert not {one.name for one in found} & {"norm.running_mean", "norm.num_batches_tracked"}
 
 
 @pytest.mark.filterwarnings("ignore:`broadcast_buffers`:FutureWarning")  # the name that all releases have
-def test_buffers_that_ddp_does_not_broadcast_and_what_it_ignores_are_named_as_such(
+def test_buffers_that_ddp_does_not_broadcast_and_parameters_that_it_ignores_are_compared(
     run: trackside.Run, ranks: Callable[[int, int], None]
 ) -> None:
     ranks(0, 2)
     model = Network()
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["norm.bias"])
     model = DistributedDataParallel(model, broadcast_buffers=False)
-    found = {one.name: one.kind for one in train(model, run, 12)}
-    assert (found["seen"], found["norm.bias"], found["large"]) == ("buffer", "ignored", "")
+    found = {one.name: one.buffer for one in train(model, run, 12)}
+    assert (found["seen"], found["norm.bias"], found["large"]) == (True, False, False)
 
 
 def test_a_training_without_changes_to_it_is_compared_too(
@@ -236,7 +237,6 @@ def test_a_tensor_that_cannot_be_hashed_ends_the_comparison_and_not_the_training
     assert "replicas are no longer compared at large: RuntimeError: no such operator" in caplog.text
 
 
-def test_a_hash_with_a_long_name_or_an_unknown_kind_is_refused() -> None:
-    for name, kind in (("x" * 513, ""), ("x", "other")):
-        with pytest.raises(WireError, match="hash of a tensor"):
-            TensorHash(name, 0, 1, 1, 1, 2, 3, 4, kind).check()
+def test_a_hash_with_a_long_name_is_refused() -> None:
+    with pytest.raises(WireError, match="the name of a tensor is too long"):
+        TensorHash("x" * 513, 0, 1, 1, 1, 2, 3, 4).check()

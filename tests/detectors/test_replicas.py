@@ -64,8 +64,7 @@ def test_the_rank_that_stands_alone_is_named_with_tensor_and_steps_until_it_is_e
         ((1, 2, 3, 4), {}, "4 ranks of run net differ from each other at", "used past DDP"),
         ((1, 1, 2, 2), {}, "4 ranks of run net differ from each other at", "used past DDP"),
         ((1, 1, 1, 2, 3), {}, "ranks 3, 4 of run net differ from the 3 others at", "test that GPU"),
-        ((1, 2, 3), {"kind": "buffer"}, f"in the buffer {TENSOR}", "broadcast_buffers=False"),
-        ((1, 2, 3), {"kind": "ignored"}, f"in the parameter {TENSOR}", "was told to ignore it"),
+        ((1, 2, 3), {"buffer": True}, f"in the buffer {TENSOR}", "broadcast_buffers=False"),
         ((1, 1, 2), {"part": 3, "parts": 40}, f"in part 4 of 40 of the parameter {TENSOR}", "test that GPU"),
     ],
 )

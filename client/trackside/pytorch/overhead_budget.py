@@ -6,7 +6,6 @@ from collections import deque
 from math import ceil, log2
 from random import Random
 from time import monotonic
-from typing import Any
 
 MAX_STEPS_APART = 1024  # from one measurement to the next by default, whatever they cost
 
@@ -68,37 +67,6 @@ class OverheadBudget:
             self.every = min(self._most, 2 ** ceil(log2(wanted)))
         elif wanted * RATE_MARGIN < self.every:
             self.every = max(1, self.every // 2)
-
-
-class DeviceTimes:
-    """Adds the cost of measurements to their budgets: the time of a GPU, once it is known, if that is longer than the host's."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._timings: dict[OverheadBudget, tuple[Any, Any, float]] = {}
-
-    def mark(self, budget: OverheadBudget, tensor: Any) -> Any:
-        """Mark the begin of a measurement on the GPU of a tensor; None, also for the tensor, if nothing is timed there."""
-        # On the device of the parameters only: an event on another one would take memory of a GPU that is not used.
-        if tensor is None or not tensor.is_cuda or budget in self._timings:
-            return None
-        event = self._torch.cuda.Event(enable_timing=True)
-        event.record(self._torch.cuda.current_stream(tensor.device))
-        return event
-
-    def add(self, budget: OverheadBudget, first: Any, tensor: Any, cost: float) -> None:
-        """Add a measurement that took the host *cost* seconds since *first*; one of a GPU without a mark counts for nothing."""
-        if tensor is None or not tensor.is_cuda:
-            budget.add_cost(cost)
-        elif first is not None:
-            self._timings[budget] = first, self.mark(budget, tensor), cost
-
-    def poll(self) -> None:
-        """Add what has arrived."""
-        for budget, (first, last, cost) in tuple(self._timings.items()):
-            if last.query():
-                del self._timings[budget]
-                budget.add_cost(max(cost, first.elapsed_time(last) / 1000))
 
 
 def _median(seconds: deque[float]) -> float:

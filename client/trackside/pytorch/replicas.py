@@ -16,7 +16,7 @@ from weakref import ref
 from zlib import crc32
 
 from trackside.packing import text_of
-from trackside.pytorch.overhead_budget import DeviceTimes, OverheadBudget
+from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import local_values, plain_name
 from trackside.rows import Measured, MeasuredSender
 from trackside.training_log import warn
@@ -33,34 +33,25 @@ NEVER = 2**63
 
 ROW = 1024  # numbers of 8 bytes in a row of a part
 
-# Bytes that are hashed at once: they take about as long as the calls of PyTorch that hash them.
-PART_BYTES = {"cpu": 2**20, "cuda": 2**26}
+# Bytes that are hashed at once: they take no longer than the calls of PyTorch that hash them, so that no GPU has to be timed.
+PART_BYTES = {"cpu": 2**20, "cuda": 2**24}
 
-# Every so many tours over the model, columns are summed and not rows, so that no two errors cancel each other out in all tours. It
-# is odd, as the number of parts is made: the budget chooses powers of two, and of these steps all parts and all tours get some.
+# In each third tour over the model, columns are summed and not rows, so that errors do not cancel each other out in all of them. The
+# budget chooses powers of two. Among these steps are all tours and all parts only if the numbers of both are odd.
 TOURS = 3
 
 DDP, FSDP1 = "DistributedDataParallel", "FullyShardedDataParallel"
 
 
 class SharedTensor(NamedTuple):
-    """A tensor that several ranks have.
-
-    Attributes:
-        name: Its name without the parts that wrappers insert.
-        find: Returns it; None if it is gone.
-        parts: How many parts of it are hashed one by one.
-        group: A number for the ranks that share it, its shape and the watched model.
-        ranks: How many ranks these are.
-        kind: As `TensorHash.kind`.
-    """
+    """A tensor that several ranks have: what `TensorHash` has of it, and a function that returns it, or None if it is gone."""
 
     name: str
-    find: Callable[[], Any]
     parts: int
     group: int
     ranks: int
-    kind: str
+    buffer: bool
+    find: Callable[[], Any]
 
 
 class Replicas:
@@ -69,9 +60,9 @@ class Replicas:
     Args:
         queue: Queue of the run.
         models: Modules. None is kept alive.
-        everywhere: Also what neither DDP nor a DTensor says to be shared is the same on all ranks.
-        excluded: Names and patterns of parameters and buffers that are left out.
         wait: As of `MeasuredSender`.
+        everywhere: What neither DDP nor a DTensor shows to be shared is the same on all ranks, too.
+        excluded: Names and patterns of parameters and buffers that are left out.
 
     Attributes:
         next_step: Number of finished steps at which `step_finished` must be called.
@@ -82,33 +73,29 @@ class Replicas:
         queue: RowQueue,
         models: Sequence[Any],
         wait: Callable[[Callable[[], object]], object],
-        *,
         everywhere: bool = False,
-        excluded: Sequence[str] = (),
+        excluded: str | Sequence[str] = (),
     ) -> None:
         import torch
 
-        self._torch = torch
-        self._queue = queue
+        self._torch, self._queue = torch, queue
         self._models = [ref(model) for model in models]
-        self._everywhere, self._excluded = everywhere, tuple(excluded)
+        self._everywhere = everywhere
+        self._excluded = (excluded,) if isinstance(excluded, str) else tuple(excluded)
         self._watch = len(queue.timers)  # the same on all ranks, and another for each model that a run watches
         self._budget = OverheadBudget(SHARE, MAX_STEPS_APART)
-        self._times = DeviceTimes(torch)
         self._sender = MeasuredSender(queue, torch, wait)
         self._weights: dict[Any, Any] = {}
         self._handle: Any = None
         self._since: tuple[int, float] | None = None
-        self._tensors: list[SharedTensor] = []
-        self.next_step = NEVER
         self._find()
 
     def _find(self) -> None:
         distributed = self._torch.distributed
-        self._tensors = []
+        self._tensors: list[SharedTensor] = []
         try:
             if self._queue.is_open and distributed.is_available() and distributed.is_initialized():
-                world = tuple(range(distributed.get_world_size() if self._everywhere else 0))
+                world = range(distributed.get_world_size() if self._everywhere else 0)
                 models = [model for reference in self._models if (model := reference()) is not None]
                 found = [one for model in models for one in _shared(distributed, model, world, self._watch)]
                 self._tensors = [one for one in found if not _matches(one.name, self._excluded)]
@@ -125,7 +112,6 @@ class Replicas:
         self._since = steps, now
         self._remove_hook()
         self._sender.poll()
-        self._times.poll()
         if not self._queue.is_open:
             self.stop()
             return
@@ -147,56 +133,45 @@ class Replicas:
             self._handle = None
 
     def _before_step(self, step: int) -> None:
-        torch = self._torch
-        if torch.compiler.is_compiling() or not self._tensors:
+        torch, name = self._torch, ""
+        if not self._tensors or torch.compiler.is_compiling():
             return
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            return
-        name = ""
         try:
-            place = step % (self._ends[-1] | 1)
-            if place == self._ends[-1]:
+            tour, place = divmod(step, self._ends[-1] | 1)
+            is_captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+            if place == self._ends[-1] or is_captured:
                 return
             number = next(number for number, end in enumerate(self._ends) if place < end)
             shared = self._tensors[number]
-            name = f" at {shared.name}"
-            tensor = shared.find()
+            name, tensor = f" at {shared.name}", shared.find()
             if tensor is None:  # replaced, by sharding for example
                 self._find()
                 return
+            began = perf_counter()
             with torch.no_grad():
-                self._hash(shared, tensor, place - (self._ends[number] - shared.parts), step)
+                part = place - self._ends[number] + shared.parts
+                value = tensor_hash(torch, _part(tensor, part, shared.parts), self._weights, columns=tour % TOURS == 0)
+            self._sender.send([Measured("replicas", _Hash(shared, part, step, value))])
+            self._budget.add_cost(perf_counter() - began)
         except Exception as error:  # noqa: BLE001  whatever of PyTorch's fails, training goes on
             self._tensors, self.next_step = [], NEVER
             warn(f"replicas are no longer compared{name}: {type(error).__name__}: {text_of(error)[:200]}")
 
-    def _hash(self, shared: SharedTensor, tensor: Any, part: int, step: int) -> None:
-        began = perf_counter()
-        values = _flat(local_values(tensor))
-        count = values.numel()
-        values = values[count * part // shared.parts : count * (part + 1) // shared.parts]
-        first = self._times.mark(self._budget, values)
-        columns = step // (self._ends[-1] | 1) % TOURS == 0
-        found = _Hash(shared, part, step, tensor_hash(self._torch, values, self._weights, columns=columns))
-        self._sender.send([Measured("replicas", found)])
-        self._times.add(self._budget, first, values, perf_counter() - began)
 
-
-class _Hash:
+class _Hash(NamedTuple):
     """A hash on its way to the sender thread."""
 
-    def __init__(self, shared: SharedTensor, part: int, count: int, value: Any) -> None:
-        self._shared, self._part, self._count, self._value = shared, part, count, value
+    shared: SharedTensor
+    part: int
+    step: int
+    value: Any
 
     def tensors(self) -> list[Any]:
-        """Return the hash."""
-        return [self._value]
+        return [self.value]
 
     def frame(self, _: str, time: int, tensors: Sequence[Any]) -> TensorHash:
-        """Return the message."""
-        shared, value = self._shared, int(tensors[0])
-        place = shared.name, self._part, shared.parts, self._count
-        return TensorHash(*place, shared.group, shared.ranks, value, time, shared.kind)
+        name, parts, group, ranks, buffer, _find = self.shared
+        return TensorHash(name, self.part, parts, self.step, group, ranks, int(tensors[0]), time, buffer)
 
 
 def tensor_hash(torch: Any, values: Any, weights: dict[Any, Any], *, columns: bool) -> Any:
@@ -204,7 +179,7 @@ def tensor_hash(torch: Any, values: Any, weights: dict[Any, Any], *, columns: bo
 
     Sums of the bits as 64-bit numbers, along rows or columns, are mixed with their positions. They are exact in any order, take as
     long as a norm, and need no memory. A single error always shows; of several only those can cancel out that are in one row
-    or column. `torch.hash_tensor` is slower, and an exclusive-or does not know positions.
+    or column. `torch.hash_tensor` is slower, and its exclusive-or does not know positions.
 
     Args:
         torch: PyTorch.
@@ -217,10 +192,8 @@ def tensor_hash(torch: Any, values: Any, weights: dict[Any, Any], *, columns: bo
         raw = raw.clone()
     wide = raw.numel() // 8
     numbers, rows = raw[: wide * 8].view(torch.int64), wide // ROW
-    parts = [] if rows else [numbers]
-    if rows:
-        parts.append(numbers[: rows * ROW].view(rows, ROW).sum(0 if columns else 1))
-        parts += [numbers[rows * ROW :]] if wide % ROW else []
+    parts = [numbers[: rows * ROW].view(rows, ROW).sum(0 if columns else 1)] if rows else []
+    parts += [numbers[rows * ROW :]] if wide % ROW or not rows else []
     parts += [raw[wide * 8 :].long()] if raw.numel() % 8 else []
     mixed = parts[0] if len(parts) == 1 else torch.cat(parts)
     odd = weights.get(values.device)
@@ -229,11 +202,13 @@ def tensor_hash(torch: Any, values: Any, weights: dict[Any, Any], *, columns: bo
     return ((mixed ^ (mixed >> 32)) * odd[: len(mixed)]).sum()
 
 
-def _flat(values: Any) -> Any:
-    """Return a tensor with one dimension, in the order of its memory."""
+def _part(tensor: Any, part: int, parts: int) -> Any:
+    """Return a part of this rank's values of a tensor, in the order of its memory."""
+    values = local_values(tensor)
     if not values.is_contiguous():
         values = values.permute(*sorted(range(values.dim()), key=lambda dim: -values.stride(dim)))
-    return values.reshape(-1)
+    count = values.numel()
+    return values.reshape(-1)[count * part // parts : count * (part + 1) // parts]
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -247,48 +222,38 @@ def _shared(distributed: Any, model: Any, world: Sequence[int], watch: int) -> I
     if any(type(module).__name__ == FSDP1 for _, module in modules):  # its flat parameters do not show who shares them
         return
     wrappers = [(f"{path}.module.".lstrip("."), module) for path, module in modules if type(module).__name__ == DDP]
-    found: list[tuple[str, Any, Any, str]] = [(name, one, ref(one), "") for name, one in model.named_parameters()]
+    found: list[tuple[str, Any, bool, Any]] = [(name, one, False, ref(one)) for name, one in model.named_parameters()]
     for path, module in modules:
         if not hasattr(module, "running_mean"):  # statistics of this rank's own batches
             found += [
-                (f"{path}.{name}".lstrip("."), one, partial(_buffer, ref(module), name), "buffer")
+                (f"{path}.{name}".lstrip("."), one, True, partial(_buffer, ref(module), name))
                 for name, one in module.named_buffers(recurse=False)
             ]
-    for name, tensor, find, kind in found:
-        path, wrapper = next(((path, one) for path, one in wrappers if name.startswith(path)), ("", None))
-        ranks, which = world, kind
+    for name, tensor, buffer, find in found:
+        wrapper = next((one for path, one in wrappers if name.startswith(path)), None)
+        ranks, shards = world, 1
         if wrapper is not None:
             # Buffers that DDP broadcasts before a forward differ after it, as each rank changes them.
-            if kind == "buffer" and getattr(wrapper, "forward_sync_buffers", wrapper.broadcast_buffers):
-                continue
-            ranks = distributed.get_process_group_ranks(wrapper.process_group)
-            which = "ignored" if name.removeprefix(path) in wrapper.parameters_to_ignore else kind
+            synchronized = buffer and getattr(wrapper, "forward_sync_buffers", wrapper.broadcast_buffers)
+            ranks = () if synchronized else distributed.get_process_group_ranks(wrapper.process_group)
         elif hasattr(tensor, "device_mesh"):
-            ranks = _ranks_of_shard(tensor)
-        bytes_here = tensor.numel() * tensor.element_size() // _shards(tensor)
-        if len(ranks) > 1 and tensor.device.type in PART_BYTES:
-            parts = max(1, -(-bytes_here // PART_BYTES[tensor.device.type]))
+            ranks, shards = _mesh_ranks(tensor)
+        if len(ranks) > 1 and (most := PART_BYTES.get(tensor.device.type)):
+            parts = max(1, -(-tensor.numel() * tensor.element_size() // (shards * most)))
             group = crc32(repr((watch, sorted(ranks), tuple(tensor.shape), str(tensor.dtype))).encode())
-            yield SharedTensor(plain_name(name), find, parts, group, len(ranks), which)
+            yield SharedTensor(plain_name(name), parts, group, len(ranks), buffer, find)
 
 
 def _buffer(module: Callable[[], Any], name: str) -> Any:
     return getattr(module(), name, None)
 
 
-def _shards(tensor: Any) -> int:
-    """Return over how many ranks a tensor is sharded: of all ranks the same number, also if their parts differ in size."""
-    mesh = getattr(tensor, "device_mesh", None)
-    if mesh is None:
-        return 1
-    return prod(mesh.size(dim) for dim, place in enumerate(tensor.placements) if not place.is_replicate())
-
-
-def _ranks_of_shard(tensor: Any) -> list[int]:
-    """Return the ranks that have the same part of a DTensor: those with this rank's place along its sharded dimensions."""
-    here = tensor.device_mesh.get_coordinate()
-    if here is None or any(place.is_partial() for place in tensor.placements):
-        return []
-    same = tuple(slice(None) if place.is_replicate() else here[dim] for dim, place in enumerate(tensor.placements))
-    ranks: list[int] = tensor.device_mesh.mesh[same].flatten().tolist()
-    return ranks
+def _mesh_ranks(tensor: Any) -> tuple[Sequence[int], int]:
+    """Return the ranks that have the same part of a DTensor, and the number of parts, the same on ranks with a smaller part."""
+    mesh, places = tensor.device_mesh, tensor.placements
+    here = mesh.get_coordinate()
+    if here is None or any(place.is_partial() for place in places):
+        return (), 1
+    same = tuple(slice(None) if place.is_replicate() else here[dim] for dim, place in enumerate(places))
+    sharded = prod(mesh.size(dim) for dim, place in enumerate(places) if not place.is_replicate())
+    return mesh.mesh[same].flatten().tolist(), sharded

@@ -19,7 +19,7 @@ from trackside.pytorch.hooks import unwrapped
 from trackside.pytorch.module_calls import ModuleRecording
 from trackside.pytorch.norms import Norms, WeightSample
 from trackside.pytorch.observer import Choice, Observer
-from trackside.pytorch.overhead_budget import DeviceTimes, OverheadBudget
+from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import (
     KIND,
     Parameters,
@@ -103,7 +103,7 @@ class Watcher:
         self._ended = False
         self._reads_after_step = False
         self._is_countable = True
-        self._times = DeviceTimes(torch)
+        self._timings: dict[OverheadBudget, tuple[Any, Any, float]] = {}
         self._replicas: Replicas | None = None
         self._stages: StepStages | None = None
         self._observer: Observer | None = None
@@ -115,9 +115,7 @@ class Watcher:
                 if observed is not None:
                     self.observe(model, observed)
                 if replicas is not False:
-                    without = (excluded,) if isinstance(excluded, str) else tuple(excluded)
-                    wait = queue.after_push
-                    self._replicas = Replicas(queue, [model], wait, everywhere=bool(replicas), excluded=without)
+                    self._replicas = Replicas(queue, [model], queue.after_push, bool(replicas), excluded)
                 self._attach(model, optimizer)
                 self._describe(model)
                 _watchers[model] = self
@@ -401,19 +399,31 @@ class Watcher:
         """Measure, and add the cost to the budget: *before* included, and the time of a device if that is longer."""
         began = perf_counter()
         trained = self._parameters.trained()
-        on_gpu = next((one for _, one in trained if one.is_cuda), None)
-        first = self._times.mark(budget, on_gpu)
+        device = None if budget in self._timings else next((one.device for _, one in trained if one.is_cuda), None)
+        first = None if device is None else self._mark(device)
         on_device = push(trained)
         cost = before + perf_counter() - began
         self._own_seconds += cost - before
-        self._times.add(budget, first, on_gpu if on_device else None, cost)
+        if not on_device:
+            budget.add_cost(cost)
+        elif device is not None:
+            self._timings[budget] = first, self._mark(device), cost
+
+    def _mark(self, device: Any) -> Any:
+        # On the device of the parameters only: an event on another one would take memory of a GPU that is not used.
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record(self._torch.cuda.current_stream(device))
+        return event
 
     def _poll(self) -> None:
         """Deliver what has arrived from a device."""
         if self._queue.pending is not None:
             self._queue.pending.poll()
         self._observing(Observer.poll)
-        self._times.poll()
+        for budget, (first, last, cost) in tuple(self._timings.items()):
+            if last.query():
+                del self._timings[budget]
+                budget.add_cost(max(cost, first.elapsed_time(last) / 1000))
 
     def _moving(self, trained: Named) -> Named:
         """Return names and this rank's part of the parameters that the optimizer changes, if they are on one device."""

@@ -21,19 +21,12 @@ WAITING = 16  # comparisons of a group that wait for further ranks, which may se
 PARTS = 8192  # most parts of tensors whose last comparison is remembered
 NAMED = 4  # ranks and tensors that a text names
 
-Part = tuple[str, int]
-"""Name of a tensor, and the number of a part of it."""
+Part = tuple[int, str, int]
+"""Group of ranks, name of a tensor, and the number of a part of it."""
 
 
 class _Group:
-    """Ranks that share some tensors.
-
-    Attributes:
-        ranks: How many of them send to this daemon, as far as is known.
-        waiting: Hashes by rank, of each comparison that more ranks may join; the oldest first.
-    """
-
-    __slots__ = ("ranks", "waiting")
+    """Ranks that share tensors: how many of them send to this daemon, and their hashes by rank, comparison by comparison."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
@@ -44,20 +37,16 @@ class _Difference(NamedTuple):
     """A part that differs.
 
     Attributes:
-        step: Step at which it was first found.
+        first: The hash that has shown it first.
         equal: Step at which it was equal last; None if it never was.
-        alone: The ranks that differ from most others; none if no two in three are equal, or there are two ranks.
+        alone: The ranks that differ from most others; none if there is no majority.
         ranks: All ranks that were compared.
-        kind: As `TensorHash.kind`.
-        parts: As `TensorHash.parts`.
     """
 
-    step: int
+    first: TensorHash
     equal: int | None
     alone: tuple[int, ...]
     ranks: tuple[int, ...]
-    kind: str
-    parts: int
 
 
 class Replicas:
@@ -68,17 +57,18 @@ class Replicas:
     def __init__(self, run: RunProgress) -> None:
         self._run = run
         self._groups: OrderedDict[int, _Group] = OrderedDict()
-        self._equal: dict[tuple[int, Part], int] = {}
-        self._differing: dict[tuple[int, Part], _Difference] = {}
+        self._equal: dict[Part, int] = {}
+        self._differing: dict[Part, _Difference] = {}
         self._reported: Severity | None = None
         self._restored: Alert | None = None
+        self._kept: tuple[object, object] | None = None
+        """Tensor and part of the alert of an earlier daemon, until they are equal."""
         self._loss_follows = False
 
     def restore(self, kept: Alert) -> None:
-        """Continue an alert of the previous daemon until its tensor is equal."""
+        """Continue an alert of the previous daemon until its tensor is equal, or the run has ended."""
         self._restored, self._reported = kept, "critical" if kept.severity == "critical" else "warning"
-        part = str(kept.evidence.get("tensor", "")), int(kept.evidence.get("part", 0))
-        self._differing[0, part] = _Difference(0, None, (), (), "", 1)
+        self._kept = kept.evidence.get("tensor"), kept.evidence.get("part")
 
     def accept(self, rank: int, hashes: Iterable[TensorHash]) -> None:
         """Compare the hashes of a rank with those of the others."""
@@ -86,11 +76,10 @@ class Replicas:
             if one.group not in self._groups and len(self._groups) >= GROUPS:
                 self._groups.popitem(last=False)
             group = self._groups.setdefault(one.group, _Group(one.ranks))
-            part = one.name, one.part
             # With the training's step, ranks are not compared that began to watch, or train, at different times.
-            found = group.waiting.setdefault((one.count, one.step, part), {})
+            found = group.waiting.setdefault((one.count, one.step, (one.group, one.name, one.part)), {})
             found[rank] = one.value
-            if len(found) >= group.ranks:
+            if len(found) >= max(2, group.ranks):
                 self._compare(one, found)
             if len(group.waiting) > WAITING:
                 _, found = group.waiting.popitem(last=False)
@@ -102,26 +91,20 @@ class Replicas:
         self._loss_follows = bool(self._differing)
 
     def _compare(self, one: TensorHash, values: Mapping[int, int]) -> None:
-        if len(values) < 2:
-            return
-        part = one.name, one.part
-        key = one.group, part
-        counts = Counter(values.values()).most_common()
-        if len(counts) == 1:
-            self._equal[key] = max(one.step, self._equal.pop(key, one.step))
+        part = one.group, one.name, one.part
+        usual, most = Counter(values.values()).most_common(1)[0]
+        before = self._differing.get(part)
+        if most == len(values):
+            self._equal[part] = max(one.step, self._equal.pop(part, one.step))
             if len(self._equal) > PARTS:
                 del self._equal[next(iter(self._equal))]
-            self._differing.pop(key, None)
-            self._differing.pop((0, part), None)  # as an earlier daemon reported it
-            return
-        usual, most = counts[0]
-        alone = (
-            tuple(sorted(rank for rank, value in values.items() if value != usual)) if 2 * most > len(values) else ()
-        )
-        before = self._differing.get(key)
-        step, equal = (one.step, self._equal.get(key)) if before is None else (before.step, before.equal)
-        if before is not None or len(self._differing) < PARTS:
-            self._differing[key] = _Difference(step, equal, alone, tuple(sorted(values)), one.kind, one.parts)
+            self._differing.pop(part, None)
+            if self._kept == part[1:]:
+                self._kept = None
+        elif before is not None or len(self._differing) < PARTS:
+            alone = tuple(sorted(rank for rank, value in values.items() if value != usual and 2 * most > len(values)))
+            first, equal = (one, self._equal.get(part)) if before is None else before[:2]
+            self._differing[part] = _Difference(first, equal, alone, tuple(sorted(values)))
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
@@ -130,7 +113,7 @@ class Replicas:
             self._restored = None
         if self._differing:
             yield from self._report(clock)
-        else:
+        elif self._kept is None:
             yield from self.end(clock)
 
     def end(self, clock: RunClock) -> Iterator[Finding]:
@@ -139,61 +122,52 @@ class Replicas:
         if self._reported is not None:
             text = f"the ranks of run {self._run.name} have the same parameters again, or it has ended"
             yield self._run.finding(self.alert, self._reported, clock.now, text, over=True)
-        self._reported = None
+        self._reported = self._kept = None
         self._differing.clear()
 
     def _report(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what differs, if that is new or worse than was reported."""
-        tensors = {name for _, (name, _) in self._differing}
+        tensors = {name for _, name, _ in self._differing}
         severity: Severity = "critical" if len(tensors) > 1 or self._loss_follows else "warning"
         if tensors and self._reported not in {severity, "critical"}:
             self._reported = severity
             yield self._finding(severity, tensors, clock)
 
     def _finding(self, severity: Severity, tensors: set[str], clock: RunClock) -> Finding:
-        (_, (name, part)), first = min(self._differing.items(), key=lambda one: one[1].step)
-        ranks = Counter(rank for one in self._differing.values() for rank in one.alone)
-        which = f"part {part + 1:,} of {first.parts:,} of " if first.parts > 1 else ""
-        what = f"{which}the {'buffer' if first.kind == 'buffer' else 'parameter'} {shown(name)}"
-        others = sorted(tensors - {name})
+        found = min(self._differing.values(), key=lambda one: one.first.step)
+        first, equal, alone, _ = found
+        which = f"part {first.part + 1:,} of {first.parts:,} of " if first.parts > 1 else ""
+        others = sorted(tensors - {first.name})
         more = f" and {counted(len(others), 'more tensor')}: {', '.join(map(shown, others[:NAMED]))}" if others else ""
         more += ", …" * (len(others) > NAMED)
-        since = "" if first.equal is None else f"; at step {number(first.equal)} they were equal"
-        who = _who(first).format(f" of run {self._run.name}")
-        summary = f"{who} at step {number(first.step)}, in {what}{more}{since}"
-        case = self._case(first)
+        since = "" if equal is None else f"; at step {number(equal)} they were equal"
+        summary = (
+            f"{_who(found, self._run.name)} at step {number(first.step)}, in {which}the "
+            f"{'buffer' if first.buffer else 'parameter'} {shown(first.name)}{more}{since}"
+        )
         loss = "The loss has become NaN or infinite since. " if self._loss_follows else ""
-        evidence = {
-            "tensor": name,
-            "part": part,
-            "step": first.step,
-            "equal": first.equal,
-            "ranks_alone": list(first.alone),
-        }
-        advice = TROUBLES[self.alert].advice(case, self._run.name)
-        rank = min(first.alone) if len(ranks) == 1 and first.alone else None
-        return self._run.finding(
-            self.alert, severity, clock.now, summary, f"{loss}{advice}", rank=rank, evidence=evidence
-        )
-
-    def _case(self, first: _Difference) -> str:
-        """Return the likely cause, as the next steps are named."""
-        if first.kind:
-            return first.kind
-        if first.equal is None and (not first.alone or len({name for _, (name, _) in self._differing}) > 1):
-            return "start"
-        return "" if first.alone else "pair" if len(first.ranks) == 2 else "unsynchronized"
+        text = f"{loss}{TROUBLES[self.alert].advice(_case(found, len(tensors)), self._run.name)}"
+        step = {"step": first.step, "equal": equal}
+        evidence = {"tensor": first.name, "part": first.part, **step, "ranks_alone": list(alone)}
+        rank = alone[0] if len(alone) == 1 else None
+        return self._run.finding(self.alert, severity, clock.now, summary, text, rank=rank, evidence=evidence)
 
 
-def _who(first: _Difference) -> str:
-    """Return who differs, as the begin of a sentence with a place for the run."""
-    alone, ranks = first.alone, len(first.ranks)
+def _case(found: _Difference, tensors: int) -> str:
+    """Return the likely cause, as the next steps of the alert name it."""
+    if found.first.buffer:
+        return "buffer"
+    if found.equal is None and (not found.alone or tensors > 1):
+        return "start"
+    return "" if found.alone else "pair" if len(found.ranks) == 2 else "unsynchronized"
+
+
+def _who(found: _Difference, run: str) -> str:
+    """Return who differs, as the begin of a sentence."""
+    alone, ranks = found.alone, len(found.ranks)
     if not alone:
-        return (
-            "ranks {} and {}{{}} differ".format(*first.ranks)
-            if ranks == 2
-            else f"{ranks} ranks{{}} differ from each other"
-        )
+        pair = "ranks {} and {} of run {} differ".format(*found.ranks, run) if ranks == 2 else ""
+        return pair or f"{ranks} ranks of run {run} differ from each other"
     named = ", ".join(map(str, alone[:NAMED])) + ", …" * (len(alone) > NAMED)
-    verb = f"rank {named}{{}} differs" if len(alone) == 1 else f"ranks {named}{{}} differ"
+    verb = f"rank {named} of run {run} differs" if len(alone) == 1 else f"ranks {named} of run {run} differ"
     return f"{verb} from the {counted(ranks - len(alone), 'other')}"

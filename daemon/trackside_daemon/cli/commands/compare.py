@@ -168,7 +168,7 @@ def _print_first_difference(source: Source, runs: Sequence[Run], form: str) -> N
         raise CommandError(
             f"runs {shown(runs[0]['name'])} and {shown(runs[1]['name'])} have no step of a key in common"
         )
-    value = {"runs": [run["id"] for run in runs], "keys": [one._asdict() for one in found]}
+    value = {"runs": [run["id"] for run in runs], "keys": found}
     print_answer(value, form, lambda: document([run["name"] for run in runs], found))
 
 
