@@ -9,7 +9,7 @@ from detectors.running import ID, Running
 from session_records import batch_ingested
 
 from trackside.wire import TensorHash
-from trackside_daemon.detectors.replicas import WAITING
+from trackside_daemon.detectors.replicas import LEAST
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
@@ -105,17 +105,24 @@ def test_hashes_of_other_steps_groups_and_parts_are_not_compared() -> None:
 
 
 def test_ranks_of_other_machines_are_not_waited_for_and_late_ones_are_compared() -> None:
-    run = Ranks(3)
-    for step in range(WAITING + 2):  # the group has eight ranks, of which three push to this daemon
-        for rank in range(3):
-            run.send(rank, step, step, ranks=8)
-    run.send(0, 100, 1, ranks=8)
-    run.send(1, 100, 1, ranks=8)
+    run = Ranks(3)  # the group has eight ranks, of which three push to this daemon
+    for rank in (0, 1):
+        run.send(rank, 100, 1, ranks=8)
     run.wait(1)
     assert run.trouble == []
     run.send(2, 100, 2, ranks=8)
     run.wait(1)
     assert [dict(one.labels)["rank"] for one in run.findings_of("ReplicasDiffer")] == ["2"]
+
+
+def test_a_group_of_which_this_daemon_has_some_ranks_is_compared_once_that_is_known() -> None:
+    run = Ranks(4)
+    for step in range(LEAST + 1):
+        for rank in range(2):
+            run.send(rank, step, step, ranks=128)
+    run.wait(1)
+    assert run.trouble == []
+    assert "ranks 0 and 1 of run net differ" in run.compare(500, 1, 2, ranks=128)[0].summary
 
 
 def test_what_the_last_step_shows_is_reported_at_the_end_of_the_run() -> None:

@@ -16,21 +16,13 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
 
-GROUPS = 1024  # most groups of ranks and tensors that are remembered; with more, the oldest are forgotten
-WAITING = 16  # comparisons of a group that wait for further ranks, which may send to another daemon or be late
+WAITING = 16_384  # hashes that wait for those of further ranks, which may be late or send to another daemon
+LEAST = 256  # comparisons that wait, however many ranks there are: one sends those of two seconds at once
 PARTS = 8192  # most parts of tensors whose last comparison is remembered
 NAMED = 4  # ranks and tensors that a text names
 
 Part = tuple[int, str, int]
 """Group of ranks, name of a tensor, and the number of a part of it."""
-
-
-class _Group:
-    """Ranks that share tensors: how many of them send to this daemon, and their hashes by rank, comparison by comparison."""
-
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
-        self.waiting: OrderedDict[tuple[int, int, Part], dict[int, int]] = OrderedDict()
 
 
 class _Difference(NamedTuple):
@@ -56,7 +48,9 @@ class Replicas:
 
     def __init__(self, run: RunProgress) -> None:
         self._run = run
-        self._groups: OrderedDict[int, _Group] = OrderedDict()
+        self._waiting: OrderedDict[tuple[Part, int, int], dict[int, int]] = OrderedDict()
+        self._seen: dict[int, int] = {}
+        """How many ranks of a group send to this daemon, if some do not."""
         self._equal: dict[Part, int] = {}
         self._differing: dict[Part, _Difference] = {}
         self._reported: Severity | None = None
@@ -73,18 +67,18 @@ class Replicas:
     def accept(self, rank: int, hashes: Iterable[TensorHash]) -> None:
         """Compare the hashes of a rank with those of the others."""
         for one in hashes:
-            if one.group not in self._groups and len(self._groups) >= GROUPS:
-                self._groups.popitem(last=False)
-            group = self._groups.setdefault(one.group, _Group(one.ranks))
             # With the training's step, ranks are not compared that began to watch, or train, at different times.
-            found = group.waiting.setdefault((one.count, one.step, (one.group, one.name, one.part)), {})
+            key = (one.group, one.name, one.part), one.count, one.step
+            found = self._waiting.setdefault(key, {})
             found[rank] = one.value
-            if len(found) >= max(2, group.ranks):
+            if len(found) >= max(2, min(self._seen.get(one.group, one.ranks), len(self._run.ranks))):
                 self._compare(one, found)
-            if len(group.waiting) > WAITING:
-                _, found = group.waiting.popitem(last=False)
-                if len(found) > 1:
-                    group.ranks = len(found)
+            if len(found) >= one.ranks:
+                del self._waiting[key]
+            if len(self._waiting) > max(LEAST, WAITING // max(1, one.ranks)):
+                ((group, _, _), _, _), found = self._waiting.popitem(last=False)
+                if len(found) > 1 and (group in self._seen or len(self._seen) < PARTS):
+                    self._seen[group] = len(found)
 
     def loss_is_lost(self) -> None:
         """Note a loss that is not finite."""
