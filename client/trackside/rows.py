@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from trackside.media.unsent import UnsentMedia
-    from trackside.row_queue import RowQueue
     from trackside.totals.phases import PhaseMark
     from trackside.totals.session_totals import Deferred
     from trackside.wire import Device, DistributionFrame, TensorHash, TrainingAlert, TrainingEvent
@@ -85,29 +83,3 @@ class Measured:
         frame = self._source.frame(self.kind, self._time, self._tensors)
         frame.step = self.step or 0
         return frame
-
-
-class MeasuredSender:
-    """Sends what is measured: to learn its step by *wait*, which is `RowQueue.after_push`, and again once it is on the host."""
-
-    def __init__(self, queue: RowQueue, torch: Any, wait: Callable[[Callable[[], object]], object]) -> None:
-        self.flying: list[Measured] = []
-        self._queue, self._torch, self._wait = queue, torch, wait
-        self._pinned: dict[tuple[str, int], Any] = {}
-
-    def send(self, every: Iterable[Measured]) -> None:
-        """Send measurements, except of a kind of which one is on its way still."""
-        busy = {measured.kind for measured in self.flying}
-        for measured in every:
-            if measured.kind not in busy:
-                if measured.leave(self._torch, self._pinned):
-                    self.flying.append(measured)
-                self._wait(partial(self._append, measured))
-
-    def poll(self) -> None:
-        """Pass on what has arrived from a device."""
-        while self.flying and self.flying[0].has_arrived(self._pinned):
-            self._append(self.flying.pop(0))
-
-    def _append(self, measured: Measured) -> None:
-        self._queue.append(monotonic_ns(), measured)

@@ -68,7 +68,7 @@ def test_the_rank_that_stands_alone_is_named_with_tensor_and_steps_until_it_is_e
         ((1, 1, 2), {"part": 3, "parts": 40}, f"in part 4 of 40 of the parameter {TENSOR}", "test that GPU"),
     ],
 )
-def test_what_differs_is_told_apart(values: tuple[int, ...], more: dict[str, Any], who: str, why: str) -> None:
+def test_the_likely_cause_is_named(values: tuple[int, ...], more: dict[str, Any], who: str, why: str) -> None:
     run = Ranks(len(values))
     run.compare(10, *(5 for _ in values), **more)
     (found,) = run.compare(20, *values, **more)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import partial
 from threading import get_ident
-from time import perf_counter
+from time import monotonic_ns, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.numbers import is_on_device
@@ -13,11 +14,11 @@ from trackside.pytorch.histograms import Histograms
 from trackside.pytorch.hooks import ModuleHook, remove_all
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import LAYERS, local_gradient, local_values, plain_name
-from trackside.rows import Measured, MeasuredSender
+from trackside.rows import Measured
 from trackside.training_log import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from trackside.pytorch.attention import AttentionWatch, Heads
     from trackside.pytorch.parameters import Parameters
@@ -269,6 +270,32 @@ class Observer:
 
     def _fail(self, error: Exception) -> None:
         self._queue.warn_once(Observer, f"observing a model: {type(error).__name__}: {text_of(error)[:200]}")
+
+
+class MeasuredSender:
+    """Sends what is measured: to learn its step by *wait*, which is `RowQueue.after_push`, and again once it is on the host."""
+
+    def __init__(self, queue: RowQueue, torch: Any, wait: Callable[[Callable[[], object]], object]) -> None:
+        self.flying: list[Measured] = []
+        self._queue, self._torch, self._wait = queue, torch, wait
+        self._pinned: dict[tuple[str, int], Any] = {}
+
+    def send(self, every: Iterable[Measured]) -> None:
+        """Send measurements, except of a kind that is on its way from a device."""
+        busy = {measured.kind for measured in self.flying}
+        for measured in every:
+            if measured.kind not in busy:
+                if measured.leave(self._torch, self._pinned):
+                    self.flying.append(measured)
+                self._wait(partial(self._append, measured))
+
+    def poll(self) -> None:
+        """Pass on what has arrived from a device."""
+        while self.flying and self.flying[0].has_arrived(self._pinned):
+            self._append(self.flying.pop(0))
+
+    def _append(self, measured: Measured) -> None:
+        self._queue.append(monotonic_ns(), measured)
 
 
 def _modules(model: Any, patterns: Sequence[str], what: str) -> list[tuple[str, Any]]:

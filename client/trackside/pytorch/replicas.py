@@ -16,9 +16,10 @@ from weakref import ref
 from zlib import crc32
 
 from trackside.packing import text_of
+from trackside.pytorch.observer import MeasuredSender
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import local_values, plain_name
-from trackside.rows import Measured, MeasuredSender
+from trackside.rows import Measured
 from trackside.training_log import warn
 from trackside.wire import TensorHash
 

@@ -41,7 +41,7 @@ class _Difference(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class Replicas:
+class ReplicasDiffer:
     """`ReplicasDiffer` of one run."""
 
     alert = "ReplicasDiffer"

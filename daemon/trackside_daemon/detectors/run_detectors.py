@@ -9,7 +9,7 @@ from trackside_daemon.detectors.checkpoints import CheckpointOverdue
 from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.monitor_blind import RunBlind
-from trackside_daemon.detectors.replicas import Replicas
+from trackside_daemon.detectors.replicas import ReplicasDiffer
 from trackside_daemon.detectors.settings import STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.step_durations import LOST
@@ -49,7 +49,7 @@ class RunDetector(Protocol):
 
 # Alerts that last until an attempt makes progress, or ends.
 LASTING = tuple(
-    each.alert for each in (Stalled, RankSilent, Straggler, DataLoader, CheckpointOverdue, RunBlind, Replicas)
+    each.alert for each in (Stalled, RankSilent, Straggler, DataLoader, CheckpointOverdue, RunBlind, ReplicasDiffer)
 )
 
 
@@ -72,7 +72,7 @@ class WatchedRun:
         self.run = run
         self.checkpoints = CheckpointOverdue(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
         self.blind = RunBlind(run)
-        self.replicas = Replicas(run)
+        self.replicas = ReplicasDiffer(run)
         self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
         self.detectors: tuple[RunDetector, ...] = (
             Stalled(run),
