@@ -163,7 +163,7 @@ def _print_first_difference(source: Source, runs: Sequence[Run], form: str) -> N
     def read(key: str) -> list[Sequence[Sequence[Any]]]:
         return [source.ask(OneSeries(id=run["id"], key=key, points=0))["points"] for run in runs]
 
-    found = first_differences(read, [key for key in pushed[0] if key in pushed[1]])
+    found = first_differences(read, [key for key in dict.fromkeys(pushed[0]) if key in pushed[1]])
     if not found:
         raise CommandError(
             f"runs {shown(runs[0]['name'])} and {shown(runs[1]['name'])} have no step of a key in common"
