@@ -6,7 +6,7 @@ import math
 import os
 from collections import deque
 from itertools import islice
-from time import monotonic_ns
+from time import monotonic, monotonic_ns, sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +17,7 @@ from trackside.environment.code import code
 from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info, startup
 from trackside.limits import BATCH_MESSAGES, CODE_KEY
+from trackside.numbers import NUMBERS
 from trackside.redact import redact_json, redact_text
 from trackside.rows import Measured
 from trackside.totals.flops import NONE
@@ -25,6 +26,7 @@ from trackside.totals.resources import ResourceMonitor
 from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.training_log import warn
 from trackside.transport.batch import BatchBuilder, split_row
+from trackside.transport.late_arrays import LateArrays
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import LIMITS, Spool
 from trackside.wire import (
@@ -37,6 +39,7 @@ from trackside.wire import (
     Hello,
     MediaItem,
     Pushes,
+    TensorHash,
     TrainingAlert,
     TrainingEvent,
     encode,
@@ -59,6 +62,7 @@ MEDIA_PENDING = 4 * 1024 * 1024  # bytes of unacknowledged messages above which 
 OPTIONAL = {"media": "images, texts, tables and histograms", "distributions": "distributions inside the model"}
 """Fields of `Pushes` that older daemons do not know, as people call them."""
 OLDER = "the daemon is older than this client and does not state that it knows them; install the same trackside in both places"
+POLL_SECONDS = 0.001  # interval of looks at arrays that are not computed at the end of a run
 MAX_FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
 
@@ -122,11 +126,13 @@ class Session(Outbox):
         self._flops, self._roles, self._profile = flops, roles, profile
         self._counts = SessionTotals(self._began.monotonic, flops)
         self.warnings = self._counts.warnings
+        self._late = LateArrays(self._counts)
         self.stores: frozenset[str] | None = None
         self._used: set[str] = set()
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
         self._distributions: list[DistributionFrame] = []
+        self._hashes: list[TensorHash] = []
         self._media: list[MediaItem] = []
         self._has_code = about is not None or identity.rank > 0
         self._number = 0
@@ -309,7 +315,7 @@ class Session(Outbox):
         if self._events or self._alerts:
             return True
         is_same = self._sent_counts == (self.totals.pushes, self.totals.dropped)
-        if not self._batch.rows and not self._distributions and not self._media and is_same:
+        if not (self._batch.rows or self._distributions or self._media or self._hashes) and is_same:
             return False
         # Half a turn of the sender thread less, or one that is early by a moment would wait for another turn.
         gathered = (clock.monotonic - self._closed_at) / 1e9 + GATHER_SECONDS / 2
@@ -320,12 +326,21 @@ class Session(Outbox):
             try:
                 row = self.rows.popleft()
             except IndexError:  # a push has dropped the rest, to make room
-                return
+                break
+            if row[2] is not None and len(row[2]) > MAX_LIGHT_VALUES:
+                self.heavy_out += len(row[2])
             yield row
+        yield from self._late.arrived()
 
-    def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
-        """Append the bye as the last numbered message. Later pushes are not sent."""
+    def end(self, clock: Clock, status: str, cause: str, *, provisional: bool, wait: float = 0.0) -> None:
+        """Append the bye as the last numbered message, once late arrays are computed, for which this may *wait* seconds."""
         self._gpus_sent = len(self.gpus)  # no other hello, for which the bye would wait
+        until = monotonic() + wait
+        self._collect(clock)
+        while self._late.waiting and monotonic() < until:
+            sleep(POLL_SECONDS)
+            self._collect(clock)
+        self._late.waits = False
         self.drain(clock, everything=True)
         self._report_checkpoint(ended=True)
         if self._events:
@@ -368,10 +383,11 @@ class Session(Outbox):
         if values is None:
             self._handle_message(pushed_at, step)
             return []
-        # Also if it is refused: it has left the queue.
-        self.heavy_out += len(values) if len(values) > MAX_LIGHT_VALUES else 0
         try:
-            counted = self._counts.accept(pushed_at, step, self._sendable(values))
+            values = self._sendable(values)
+            if not NUMBERS.issuperset(map(type, values.values())):
+                step, values = self._late.split(pushed_at, step, values)
+            counted = self._counts.accept(pushed_at, step, values)
         except Exception:  # noqa: BLE001  a key of a type of the user's own may raise anything
             self.totals.dropped += len(values)
             return []
@@ -426,14 +442,16 @@ class Session(Outbox):
             warn(f"{unsent.kind} {unsent.key} is not sent: {type(error).__name__}: {str(error)[:200]}")
 
     def _accept_distributions(self, message: Measured) -> None:
-        """Add distributions to the batch; those on a device come twice, first to learn their step."""
+        """Add distributions or a hash to the batch; those on a device come twice, first to learn their step."""
         message.step = self._counts.step if message.step is None else message.step
         try:
             frame = message.frame()
         except Exception as error:  # noqa: BLE001  of tensors; it must not keep others from being sent
             warn(f"distributions of {message.kind} are not sent: {type(error).__name__}: {str(error)[:200]}")
             return
-        if frame is not None:
+        if isinstance(frame, TensorHash):
+            self._hashes.append(frame)
+        elif frame is not None:
             self._used.add("distributions")
             self._distributions.append(frame)
 
@@ -475,8 +493,9 @@ class Session(Outbox):
             room=self._resources.report(clock.monotonic) if is_sent_now else None,
             distributions=self._distributions,
             media=self._media,
+            hashes=self._hashes,
         )
-        self._events, self._alerts, self._distributions, self._media = [], [], [], []
+        self._events, self._alerts, self._distributions, self._media, self._hashes = [], [], [], [], []
         try:
             frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
         except Exception:
