@@ -3,6 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from trackside_daemon.history.capture_rows import captures
@@ -91,6 +92,12 @@ class Facts(NamedTuple):
     def wall(self) -> float:
         """The wall time in seconds."""
         return max(0.0, self.ended - float(self.run["started"]))
+
+    @property
+    def pauses(self) -> list[tuple[float, float]]:
+        """Begin and end of each time between two attempts, in Unix seconds."""
+        between = pairwise(self.run["attempt_list"])
+        return [(one["ended"] + LAST_TICK, later["started"]) for one, later in between if one["ended"] is not None]
 
     @property
     def ranks(self) -> int:

@@ -76,7 +76,7 @@ def curves(facts: Facts, quantity: Quantity) -> Iterator[Curve]:
     for one in _selected(facts, quantity):
         groups[one.labels.get(quantity.of, "")].append(one)
     for name, series in sorted(groups.items(), key=lambda item: (len(item[0]), item[0])):
-        if values := _summed(quantity, series):
+        if values := _summed(facts, quantity, series):
             yield Curve(quantity, name, series, values)
 
 
@@ -107,10 +107,11 @@ def _selected(facts: Facts, quantity: Quantity) -> list[Resource]:
     return facts.of(quantity.family, **({"run": facts.run["name"]} if quantity.of == "rank" else {}))
 
 
-def _summed(quantity: Quantity, series: Sequence[Resource]) -> dict[float, float]:
-    """Return the values at each moment, summed over the series of one resource."""
+def _summed(facts: Facts, quantity: Quantity, series: Sequence[Resource]) -> dict[float, float]:
+    """Return the values at each moment of an attempt, summed over the series of one resource."""
     sums: defaultdict[float, float] = defaultdict(float)
     for one in series:
         for moment, value in one.rates if quantity.is_rate else one.points:
-            sums[moment] += value
+            if not any(began < moment < ended for began, ended in facts.pauses):
+                sums[moment] += value
     return sums
