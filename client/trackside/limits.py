@@ -23,4 +23,4 @@ MEDIA_TEXT_LENGTH = 65_536  # characters of a text
 
 BATCH_SAMPLES = 4096  # samples of all batches in its answer
 BATCH_NAMES = 32  # samples of a batch that are named
-NAME_LENGTH = 200  # characters of a name, and of a sample's id
+SAMPLE_LENGTH = 200  # characters of a sample's name, and of its id

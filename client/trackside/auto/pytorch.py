@@ -14,7 +14,7 @@ from typing import Any
 from trackside.auto.hooks import LibraryHook, auto_run
 from trackside.auto.method_wrapping import after
 from trackside.auto.training import TrainingWatch
-from trackside.totals.drawn_batches import note_draws
+from trackside.drawn_batches import note_draws
 from trackside.totals.loader_workers import remember, timed_workers
 
 HOOKS_ON_MODULES = "trackside.pytorch.hooks"

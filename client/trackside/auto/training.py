@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 from trackside.auto.hooks import LibraryHook, auto_run
 from trackside.auto.models import Models
 from trackside.auto.succession import Succession
+from trackside.drawn_batches import BatchFollower
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
-from trackside.totals.drawn_batches import BatchFollower
 from trackside.totals.loader_workers import times_of
 from trackside.totals.phases import WAITED, WAITS, PhaseMark
 
@@ -341,9 +341,8 @@ class TrainingWatch:
             self._steps_due = NEVER if self.stages.stopped else self.stages.next_step
             return
         self._queue, self._steps_due = queue, NEVER
-        if queue is not None:
-            queue.session.rows.extend(self._early)
-        self._early.clear()
+        while self._early and self._rows is not None:
+            self._rows.append(self._early.popleft())
         if self.stages is not None:
             self.stages.stop()
             self.stages = None

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.msgpack import decode
 
-from trackside.limits import BATCH_NAMES, BATCH_SAMPLES, NAME_LENGTH
+from trackside.limits import BATCH_NAMES, BATCH_SAMPLES, SAMPLE_LENGTH
 from trackside.packing import text_of
 from trackside.wire import Batches, BatchSamples
 
 if TYPE_CHECKING:
-    from trackside.totals.drawn_batches import DrawnBatch
-    from trackside.totals.recent_batches import KeptBatches
+    from trackside.drawn_batches import DrawnBatch, KeptBatches
 
 NAMING_SECONDS = 1.0  # for which names are waited
 MOST_BATCHES = 64  # of a step; of more the last are sent
@@ -42,9 +41,9 @@ def _samples(drawn: DrawnBatch, room: int) -> BatchSamples:
     iterator, dataset = iteration.iterator(), iteration.dataset()
     alive = iteration.workers and all(getattr(iterator, "_workers_status", [False]))
     return BatchSamples(
-        [one if type(one) is int and abs(one) < 2**63 else text_of(one)[:NAME_LENGTH] for one in samples],
+        [one if type(one) is int and abs(one) < 2**63 else text_of(one)[:SAMPLE_LENGTH] for one in samples],
         drawn.size,
-        dataset="" if dataset is None else type(dataset).__name__[:NAME_LENGTH],
+        dataset="" if dataset is None else type(dataset).__name__[:SAMPLE_LENGTH],
         number=drawn.number + 1,
         iteration=iteration.number,
         worker=drawn.number % iteration.workers if alive and drawn.samples is None else None,
@@ -83,9 +82,9 @@ def _find_names(unnamed: list[tuple[DrawnBatch, BatchSamples]], found: list[tupl
             try:
                 batch.by, name = _file(dataset, sample) if describe is None else ("describe", describe(sample))
                 if name is not None:
-                    found.append((batch, str(sample), text_of(name)[-NAME_LENGTH:]))
+                    found.append((batch, str(sample), text_of(name)[-SAMPLE_LENGTH:]))
             except Exception as error:  # noqa: BLE001  of the training's own code
-                batch.why = f"no name of sample {sample}: {type(error).__name__}: {text_of(error)}"[:NAME_LENGTH]
+                batch.why = f"no name of sample {sample}: {type(error).__name__}: {text_of(error)}"[:SAMPLE_LENGTH]
                 break
 
 

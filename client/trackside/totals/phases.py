@@ -9,8 +9,8 @@ from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from time import monotonic_ns
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from trackside.drawn_batches import BatchFollower, DrawnBatch, note_draws
 from trackside.limits import PHASE_LENGTH, SESSION_PHASES
-from trackside.totals.drawn_batches import BatchFollower, DrawnBatch, note_draws
 from trackside.totals.loader_workers import remember, timed_workers, times_of
 
 EVALS = frozenset(("eval", "evaluation", "validation"))

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from trackside.drawn_batches import KeptBatches, StepBatches
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from trackside.totals.drawn_batches import DrawnBatch
+    from trackside.drawn_batches import DrawnBatch
 
 MOST_BYTES = 1 << 20
 BATCH_BYTES = 300  # of a batch besides its list of samples
-
-
-class StepBatches(NamedTuple):
-    """The batches that a training fetched for a step: several if it accumulates gradients, or does not push each step."""
-
-    step: int
-    batches: tuple[DrawnBatch, ...]
-
-
-class KeptBatches(NamedTuple):
-    """Batches of the *steps* that were asked for, the last one first, and the *first* step of which batches are kept; None for none."""
-
-    steps: list[StepBatches]
-    first: int | None
 
 
 class RecentBatches:

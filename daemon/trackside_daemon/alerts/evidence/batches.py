@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from trackside.limits import BATCH_NAMES, NAME_LENGTH
+from trackside.limits import BATCH_NAMES, SAMPLE_LENGTH
 from trackside.wire import Batches, BatchesQuestion, BatchSamples
 from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
 from trackside_daemon.alerts.evidence.sources import AlertCase
@@ -91,17 +91,17 @@ def _added(own: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> li
 def _batch(batch: BatchSamples, room: int) -> dict[str, Any]:
     samples: list[int | str] = []
     for sample in batch.samples:
-        one = sample if isinstance(sample, int) else shown(sample)[:NAME_LENGTH]
+        one = sample if isinstance(sample, int) else shown(sample)[:SAMPLE_LENGTH]
         room -= len(str(one)) + 4
         if room < 0:
             break
         samples.append(one)
     names = {
-        shown(sample)[:NAME_LENGTH]: shown(name)[:NAME_LENGTH]
+        shown(sample)[:SAMPLE_LENGTH]: shown(name)[:SAMPLE_LENGTH]
         for sample, name in list(batch.names.items())[:BATCH_NAMES]
         if room > 0
     }
-    texts = {field: shown(getattr(batch, field))[:NAME_LENGTH] for field in ("by", "dataset", "why")}
+    texts = {field: shown(getattr(batch, field))[:SAMPLE_LENGTH] for field in ("by", "dataset", "why")}
     numbers = {"number": batch.number, "iteration": batch.iteration, "count": batch.count}
     kept = {"samples": samples, "names": names, **texts, **numbers}
     worker = {} if batch.worker is None else {"worker": batch.worker}

@@ -14,21 +14,13 @@ from functools import wraps
 from operator import index
 from typing import Any, NamedTuple
 
+from trackside.limits import SAMPLE_LENGTH
 from trackside.packing import text_of
 
 MOST_SAMPLES = 16_384  # of a batch; of a larger one the first are kept
 KEPT = 8  # batches that a loader has yielded, in which their samples are looked up
 FRAMES = 24  # callers among which the one that fetches a batch ahead is looked for
-ID_LENGTH = 100  # characters of a sample's id that is a text
-IDS = (
-    "__key__",
-    "sample_id",
-    "sample_ids",
-    "id",
-    "ids",
-    "idx",
-    "index",
-)  # keys of the ids in batches of iterable data sets
+IDS = ("__key__", "sample_id", "sample_ids", "id", "ids", "idx")  # keys of the ids in batches of iterable data sets
 
 _DRAWS = "_next_index"  # method of all iterators of PyTorch's loaders
 _ATTRIBUTE = "trackside_iteration"  # of an iterator: its `LoaderIteration`
@@ -51,8 +43,22 @@ class DrawnBatch(NamedTuple):
     size: int = 0
 
 
+class StepBatches(NamedTuple):
+    """The batches that a training fetched for a step: several if it accumulates gradients, or does not push each step."""
+
+    step: int
+    batches: tuple[DrawnBatch, ...]
+
+
+class KeptBatches(NamedTuple):
+    """Batches of the *steps* that were asked for, the last one first, and the *first* step whose batches are kept; None for none."""
+
+    steps: list[StepBatches]
+    first: int | None
+
+
 class LoaderIteration:
-    """One iteration over a loader: an epoch, as a rule.
+    """One iteration over a loader, such as an epoch.
 
     Args:
         iterator: The iterator of the loader; None for a loader that is no `DataLoader` of PyTorch.
@@ -61,7 +67,7 @@ class LoaderIteration:
         dataset: Returns the data set, or None if it has gone.
         number: Number of iterations over the data set in this process, with this one; 0 if they are not counted.
         workers: Number of worker processes.
-        is_ahead: Whoever asks for the batches uses each after having asked for the next.
+        is_ahead: The caller uses each batch after having asked for the next.
         why: Why the samples are unknown, in one line; empty if they are known.
         describe: The user's function that turns an index into a name.
     """
@@ -191,7 +197,11 @@ def note_draws() -> None:
 
     @wraps(original)
     def next_index(self: Any) -> Any:
-        drawn = original(self)
+        try:
+            drawn = original(self)
+        except StopIteration:
+            _touch(getattr(self, _ATTRIBUTE, None))
+            raise
         try:
             _note(self, drawn, encode)
         except Exception:  # noqa: BLE001  private names of PyTorch may change, and training must go on
@@ -225,7 +235,11 @@ def _note(iterator: Any, drawn: Any, encode: Callable[[Any], bytes]) -> None:
         batch = DrawnBatch(iteration, number, encode(list(map(_id, listed[:MOST_SAMPLES]))), len(listed))
     iteration.drawn[number] = batch
     iteration.drawn.pop(number - iteration.kept, None)
-    if len(_touched) < KEPT:
+    _touch(iteration)
+
+
+def _touch(iteration: LoaderIteration | None) -> None:
+    if iteration is not None and len(_touched) < KEPT:
         _touched.add(iteration)
 
 
@@ -267,7 +281,7 @@ def _id(sample: Any) -> int | str:
     try:
         return int(index(sample))
     except TypeError:
-        return text_of(sample)[:ID_LENGTH]
+        return text_of(sample)[:SAMPLE_LENGTH]
 
 
 def _nothing() -> None:
