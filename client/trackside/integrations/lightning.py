@@ -1,7 +1,6 @@
 """Lightning: `TracksideCallback` pushes each step of a fit, `TracksideLogger` pushes what ``self.log`` logs.
 
     from trackside.drawn_batches import note_draws
-from trackside.drawn_batches import note_draws
 from trackside.integrations.lightning import TracksideCallback
 
     trainer = Trainer(callbacks=[TracksideCallback()])
@@ -21,6 +20,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import open_by
+from trackside.drawn_batches import note_draws
 from trackside.integrations.epoch_line import EpochLine, ResourceLine
 from trackside.integrations.followed_loader import follow_loaders
 from trackside.integrations.lightning_checkpoints import CARRIED, carried_run, starting_fit
