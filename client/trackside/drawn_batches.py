@@ -35,12 +35,14 @@ class DrawnBatch(NamedTuple):
         number: Its number in it, from 0.
         samples: The list of its samples in msgpack, indices or ids; None if they are unknown.
         size: Number of samples; 0 if it is unknown.
+        worker: Of an iterable data set, the worker that makes it; None if there is none, or one of them has run out of data.
     """
 
     iteration: LoaderIteration
     number: int
     samples: bytes | None = None
     size: int = 0
+    worker: int | None = None
 
 
 class StepBatches(NamedTuple):
@@ -224,7 +226,8 @@ def _note(iterator: Any, drawn: Any, encode: Callable[[Any], bytes]) -> None:
         iteration = state[_ATTRIBUTE] = LoaderIteration(iterator)
         number = state[iteration.draws]
     if iteration.why:
-        batch = DrawnBatch(iteration, number)
+        turns = iteration.workers and "in_order" not in iteration.why and all(state["_workers_status"])
+        batch = DrawnBatch(iteration, number, worker=number % iteration.workers if turns else None)
     elif type(drawn) is list and len(drawn) <= MOST_SAMPLES:
         try:
             batch = DrawnBatch(iteration, number, encode(drawn), len(drawn))

@@ -38,15 +38,14 @@ def batches(kept: KeptBatches) -> Batches:
 def _samples(drawn: DrawnBatch, room: int) -> BatchSamples:
     iteration = drawn.iteration
     samples = [] if drawn.samples is None else decode(drawn.samples)[:room]
-    iterator, dataset = iteration.iterator(), iteration.dataset()
-    alive = iteration.workers and all(getattr(iterator, "_workers_status", [False]))
+    dataset = iteration.dataset()
     return BatchSamples(
         [one if type(one) is int and abs(one) < 2**63 else text_of(one)[:SAMPLE_LENGTH] for one in samples],
         drawn.size,
         dataset="" if dataset is None else type(dataset).__name__[:SAMPLE_LENGTH],
         number=drawn.number + 1,
         iteration=iteration.number,
-        worker=drawn.number % iteration.workers if alive and drawn.samples is None else None,
+        worker=drawn.worker,
         why="" if samples else iteration.why,
     )
 

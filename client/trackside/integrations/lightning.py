@@ -1,7 +1,6 @@
 """Lightning: `TracksideCallback` pushes each step of a fit, `TracksideLogger` pushes what ``self.log`` logs.
 
-    from trackside.drawn_batches import note_draws
-from trackside.integrations.lightning import TracksideCallback
+    from trackside.integrations.lightning import TracksideCallback
 
     trainer = Trainer(callbacks=[TracksideCallback()])
 
