@@ -41,7 +41,7 @@ def sample(index: int, poison: str) -> tuple[torch.Tensor, torch.Tensor, int]:
     return inputs, torch.tensor(target), index
 
 
-class Samples(Dataset[Any]):
+class Samples(Dataset[Any]):  # type: ignore[misc]
     """Samples by index, with files."""
 
     def __init__(self, poison: str) -> None:
@@ -56,7 +56,7 @@ class Samples(Dataset[Any]):
         return {"inputs": inputs, "labels": target, "number": index}
 
 
-class Stream(IterableDataset[Any]):
+class Stream(IterableDataset[Any]):  # type: ignore[misc]
     """The same samples without an index, each worker its share."""
 
     def __init__(self, poison: str) -> None:
@@ -70,7 +70,7 @@ class Stream(IterableDataset[Any]):
             yield {"inputs": inputs, "labels": target, "number": index}
 
 
-class Model(torch.nn.Module):
+class Model(torch.nn.Module):  # type: ignore[misc]
     """A linear classifier that returns its loss."""
 
     def __init__(self) -> None:
@@ -104,7 +104,8 @@ class Seen:
     """The batches of a training, in their order."""
 
     def __init__(self) -> None:
-        self.digest, self.steps, self.step = hashlib.sha256(), [], 0
+        self.digest, self.step = hashlib.sha256(), 0
+        self.steps: list[int] = []
 
     def add(self, batch: Any) -> None:
         """Add the batch of the next step."""
@@ -187,7 +188,7 @@ def lightning(case: dict[str, Any], seen: Seen, model: Model, _: Any) -> None:
 
     from trackside.integrations.lightning import TracksideCallback
 
-    class Module(pl.LightningModule):
+    class Module(pl.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model

@@ -18,7 +18,7 @@ from trackside.limits import SAMPLE_LENGTH
 from trackside.packing import text_of
 
 MOST_SAMPLES = 16_384  # of a batch; of a larger one the first are kept
-KEPT = 8  # batches that a loader has yielded, in which their samples are looked up
+KEPT = 16  # batches that a loader has yielded, in which their samples are looked up
 FRAMES = 24  # callers among which the one that fetches a batch ahead is looked for
 IDS = ("__key__", "sample_id", "sample_ids", "id", "ids", "idx")  # keys of the ids in batches of iterable data sets
 
@@ -27,22 +27,8 @@ _ATTRIBUTE = "trackside_iteration"  # of an iterator: its `LoaderIteration`
 _AHEAD = "accelerate.data_loader", "lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers"
 
 
-class DrawnBatch(NamedTuple):
-    """A batch of a loader.
-
-    Attributes:
-        iteration: The iteration that it belongs to.
-        number: Its number in it, from 0.
-        samples: The list of its samples in msgpack, indices or ids; None if they are unknown.
-        size: Number of samples; 0 if it is unknown.
-        worker: Of an iterable data set, the worker that makes it; None if there is none, or one of them has run out of data.
-    """
-
-    iteration: LoaderIteration
-    number: int
-    samples: bytes | None = None
-    size: int = 0
-    worker: int | None = None
+DrawnBatch = tuple["LoaderIteration", int, "bytes | None"]
+"""A batch: its iteration, its number in it from 0, and the list of its samples in msgpack; None if they are unknown."""
 
 
 class StepBatches(NamedTuple):
@@ -69,6 +55,8 @@ class LoaderIteration:
         dataset: Returns the data set, or None if it has gone.
         number: Number of iterations over the data set in this process, with this one; 0 if they are not counted.
         workers: Number of worker processes.
+        turns: Number of batches that the workers of an iterable data set have made in turn.
+        sizes: Number of samples of batches that have too many to be kept, by number.
         is_ahead: The caller uses each batch after having asked for the next.
         why: Why the samples are unknown, in one line; empty if they are known.
         describe: The user's function that turns an index into a name.
@@ -76,16 +64,17 @@ class LoaderIteration:
 
     __slots__ = (
         *("__weakref__", "dataset", "describe", "drawn", "draws", "is_ahead", "iterator", "kept", "number"),
-        *("why", "workers", "yields"),
+        *("sizes", "turns", "why", "workers", "yields"),
     )
 
     def __init__(self, iterator: Any = None) -> None:
-        self.drawn: dict[int, DrawnBatch] = {}
+        self.drawn: dict[int, bytes | None] = {}
+        self.sizes: dict[int, int] = {}
         self.dataset: Callable[[], Any] = _nothing
         self.iterator: Callable[[], Any] = _nothing
         self.describe: Callable[[Any], object] | None = None
         self.is_ahead = False
-        self.number = self.workers = 0
+        self.number = self.workers = self.turns = 0
         self.kept = KEPT
         self.draws = self.yields = "_num_yielded"  # without workers, a batch is drawn when it is asked for
         self.why = "the loader is no DataLoader of PyTorch"
@@ -94,7 +83,7 @@ class LoaderIteration:
         self.workers = iterator._num_workers  # noqa: SLF001  an iterator has no public names
         if self.workers:
             self.draws, self.yields = "_send_idx", "_rcvd_idx"
-            self.kept += self.workers * iterator._prefetch_factor  # noqa: SLF001  the same
+            self.kept += 2 * self.workers * iterator._prefetch_factor  # noqa: SLF001  the same
         self.iterator = weakref.ref(iterator)
         dataset = iterator._dataset  # noqa: SLF001  the same
         with suppress(TypeError):  # a list
@@ -112,10 +101,13 @@ class LoaderIteration:
     def newest(self) -> DrawnBatch | None:
         """Return the batch that was yielded last; None if none was."""
         iterator = self.iterator()
-        if iterator is None:
-            return None
-        number = iterator.__dict__[self.yields] - 1
-        return self.drawn.get(number) or (DrawnBatch(self, number) if number >= 0 else None)
+        number = -1 if iterator is None else iterator.__dict__[self.yields] - 1
+        return None if number < 0 else (self, number, self.drawn.get(number))
+
+    def trim(self, number: int) -> None:
+        """Forget what is older than the last batches before a number."""
+        for old in [one for one in self.drawn if one <= number - self.kept // 2]:
+            del self.drawn[old]
 
 
 class BatchFollower:
@@ -126,7 +118,7 @@ class BatchFollower:
         describe: See `LoaderIteration`.
     """
 
-    __slots__ = ("_describe", "_held", "_is_plain", "_iteration", "_iterator", "_last", "_number")
+    __slots__ = ("_describe", "_held", "_is_plain", "_iteration", "_iterator", "_last", "_number", "_touched")
 
     def __init__(self, batches: Any, describe: Callable[[Any], object] | None = None) -> None:
         # Weak: an iterator that has one of these as its attribute must end its workers once it is dropped.
@@ -135,52 +127,58 @@ class BatchFollower:
         self._describe = describe
         self._held: tuple[DrawnBatch, ...] = ()
         self._last: dict[LoaderIteration, int] = {}
+        self._touched: set[LoaderIteration] = set()
         self._is_plain = self._iterator is None
         self._number = 0
 
     def begin(self) -> None:
         """Note that the next batch is asked for."""
         if self._iterator is None:
-            _touched.clear()
+            _around.clear()
+            _around.append(self._touched)
 
     def arrived(self, yielded: Any) -> tuple[DrawnBatch, ...]:
         """Return the batches in what was *yielded* last; of an iterator that fetches ahead those that the training uses now."""
         if self._iterator is None:
-            return self._around()
-        iteration = iteration_of(self._iterator())
-        batch = None if iteration is None else iteration.newest()
-        if iteration is None or batch is None:
+            return self._of_others()
+        # In one piece for the usual loader: between two steps the CPU caches are cold.
+        state = self._iterator().__dict__
+        iteration: LoaderIteration | None = state.get(_ATTRIBUTE)
+        if iteration is None:
             return ()
+        number = state[iteration.yields] - 1
         if iteration is not self._iteration:
             self._iteration, iteration.describe = iteration, self._describe or iteration.describe
-        if batch.samples is None and isinstance(yielded, dict):
-            batch = _with_ids(batch, yielded)
-        return self._held_back((batch,)) if iteration.is_ahead else (batch,)
+        samples = iteration.drawn.get(number)
+        if samples is None and isinstance(yielded, dict):
+            samples = iteration.drawn[number] = _ids(yielded)
+        batch = ((iteration, number, samples),)
+        return self._held_back(batch) if iteration.is_ahead else batch
 
     def ended(self) -> tuple[DrawnBatch, ...]:
         """Return what was held back, at the end of the iteration."""
         held, self._held = self._held, ()
         return held
 
-    def _around(self) -> tuple[DrawnBatch, ...]:
+    def _of_others(self) -> tuple[DrawnBatch, ...]:
         new: list[DrawnBatch] = []
-        for iteration in {*_touched, *self._last}:
+        for iteration in {*self._touched, *self._last}:
             batch = iteration.newest()
-            if batch is None:
-                continue
-            iteration.describe = self._describe or iteration.describe
-            since = self._last.get(iteration, -1) + 1
-            new += [iteration.drawn.get(one, DrawnBatch(iteration, one)) for one in range(since, batch.number + 1)]
-            self._last[iteration] = batch.number
+            if batch is not None:
+                iteration.describe = self._describe or iteration.describe
+                since = self._last.get(iteration, -1) + 1
+                new += [(iteration, one, iteration.drawn.get(one)) for one in range(since, batch[1] + 1)]
+                self._last[iteration] = batch[1]
+        self._touched.clear()
         if new or not self._is_plain:
             self._is_plain = False
             return self._held_back(tuple(new[-KEPT:]))
         self._iteration = self._iteration or LoaderIteration()
         self._number += 1
-        return (DrawnBatch(self._iteration, self._number - 1),)
+        return ((self._iteration, self._number - 1, None),)
 
     def _held_back(self, new: tuple[DrawnBatch, ...]) -> tuple[DrawnBatch, ...]:
-        if not new or not new[-1].iteration.is_ahead:
+        if not new or not new[-1][0].is_ahead:
             return self.ended() + new
         every, self._held = self._held + new[:-1], new[-1:]
         return every
@@ -202,10 +200,24 @@ def note_draws() -> None:
         try:
             drawn = original(self)
         except StopIteration:
-            _touch(getattr(self, _ATTRIBUTE, None))
+            if (iteration := getattr(self, _ATTRIBUTE, None)) is not None:
+                _touch(iteration)
             raise
         try:
-            _note(self, drawn, encode)
+            state = self.__dict__
+            iteration = state.get(_ATTRIBUTE)
+            number = 0 if iteration is None else state[iteration.draws]
+            if number and not iteration.why and type(drawn) is list and len(drawn) <= MOST_SAMPLES:
+                try:
+                    iteration.drawn[number] = encode(drawn)
+                except Exception:  # noqa: BLE001  of numbers of NumPy, or objects of the user's own
+                    _note(self, drawn, encode)
+                if len(iteration.drawn) > iteration.kept:
+                    iteration.trim(number)
+            else:
+                iteration = _note(self, drawn, encode)
+            if _around and iteration is not None:
+                _touch(iteration)
         except Exception:  # noqa: BLE001  private names of PyTorch may change, and training must go on
             setattr(kind, _DRAWS, original)
         return drawn
@@ -214,40 +226,33 @@ def note_draws() -> None:
     setattr(kind, _DRAWS, next_index)
 
 
-def iteration_of(iterator: Any) -> LoaderIteration | None:
-    """Return what an iterator of a loader notes; None if nothing was drawn since `note_draws`."""
-    return getattr(iterator, _ATTRIBUTE, None)
-
-
-def _note(iterator: Any, drawn: Any, encode: Callable[[Any], bytes]) -> None:
+def _note(iterator: Any, drawn: Any, encode: Callable[[Any], bytes]) -> LoaderIteration:
+    """Note the first batch of an iteration, or an unusual one."""
     state = iterator.__dict__
-    iteration = state.get(_ATTRIBUTE)
-    if iteration is None or not (number := state[iteration.draws]):
+    iteration: LoaderIteration | None = state.get(_ATTRIBUTE)
+    if iteration is None or not state[iteration.draws]:
         iteration = state[_ATTRIBUTE] = LoaderIteration(iterator)
-        number = state[iteration.draws]
-    if iteration.why:
-        turns = iteration.workers and "in_order" not in iteration.why and all(state["_workers_status"])
-        batch = DrawnBatch(iteration, number, worker=number % iteration.workers if turns else None)
-    elif type(drawn) is list and len(drawn) <= MOST_SAMPLES:
-        try:
-            batch = DrawnBatch(iteration, number, encode(drawn), len(drawn))
-        except Exception:  # noqa: BLE001  numbers of NumPy, or objects of the user's own
-            batch = DrawnBatch(iteration, number, encode(list(map(_id, drawn))), len(drawn))
-    else:
+    number = state[iteration.draws]
+    samples = None
+    if not iteration.why:
         listed = _listed(drawn)
-        batch = DrawnBatch(iteration, number, encode(list(map(_id, listed[:MOST_SAMPLES]))), len(listed))
-    iteration.drawn[number] = batch
-    iteration.drawn.pop(number - iteration.kept, None)
-    _touch(iteration)
+        samples = encode([_id(one) for one in listed[:MOST_SAMPLES]])
+        if len(listed) > MOST_SAMPLES:
+            iteration.sizes[number] = len(listed)
+    elif iteration.turns == number and iteration.workers and all(state["_workers_status"]):
+        iteration.turns += 1
+    iteration.drawn[number] = samples
+    iteration.trim(number)
+    return iteration
 
 
-def _touch(iteration: LoaderIteration | None) -> None:
-    if iteration is not None and len(_touched) < KEPT:
-        _touched.add(iteration)
+def _touch(iteration: LoaderIteration) -> None:
+    for touched in _around:
+        touched.add(iteration)
 
 
-def _with_ids(batch: DrawnBatch, yielded: Mapping[Any, Any]) -> DrawnBatch:
-    """Return a batch with the ids that it has itself, as of WebDataset; numbers on a device are left there."""
+def _ids(yielded: Mapping[Any, Any]) -> bytes | None:
+    """Return the ids that a batch has itself, as of WebDataset; numbers on a device are left there."""
     from msgspec.msgpack import encode  # the same
 
     for key in IDS:
@@ -255,10 +260,8 @@ def _with_ids(batch: DrawnBatch, yielded: Mapping[Any, Any]) -> DrawnBatch:
         if getattr(ids, "is_cpu", False) and ids.dim() == 1 and not ids.is_floating_point():
             ids = ids.tolist()
         if isinstance(ids, (list, tuple)) and ids and all(type(one) in {int, str} for one in ids):
-            listed = [_id(one) for one in ids[:MOST_SAMPLES]]
-            batch = batch.iteration.drawn[batch.number] = batch._replace(samples=encode(listed), size=len(ids))
-            break
-    return batch
+            return encode([_id(one) for one in ids[:MOST_SAMPLES]])
+    return None
 
 
 def _callers() -> Iterator[str]:
@@ -292,5 +295,5 @@ def _nothing() -> None:
 
 
 _iterations: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-_touched: set[LoaderIteration] = set()
-"""Iterations that have drawn since a `BatchFollower` has begun to wait."""
+_around: list[set[LoaderIteration]] = []
+"""Where the iterations go that draw while the last `BatchFollower` waits that follows no loader itself."""

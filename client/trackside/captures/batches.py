@@ -36,16 +36,16 @@ def batches(kept: KeptBatches) -> Batches:
 
 
 def _samples(drawn: DrawnBatch, room: int) -> BatchSamples:
-    iteration = drawn.iteration
-    samples = [] if drawn.samples is None else decode(drawn.samples)[:room]
-    dataset = iteration.dataset()
+    iteration, number, encoded = drawn
+    every = [] if encoded is None else decode(encoded)
+    samples, dataset = every[:room], iteration.dataset()
     return BatchSamples(
         [one if type(one) is int and abs(one) < 2**63 else text_of(one)[:SAMPLE_LENGTH] for one in samples],
-        drawn.size,
+        iteration.sizes.get(number, len(every)),
         dataset="" if dataset is None else type(dataset).__name__[:SAMPLE_LENGTH],
-        number=drawn.number + 1,
+        number=number + 1,
         iteration=iteration.number,
-        worker=drawn.worker,
+        worker=number % iteration.workers if encoded is None and number < iteration.turns else None,
         why="" if samples else iteration.why,
     )
 
@@ -66,7 +66,7 @@ def _named(
     for batch, sample, name in found:
         batch.names[sample] = name
     for drawn, batch in unnamed if late else ():
-        if drawn.iteration.describe is not None and not batch.names and batch.samples:
+        if drawn[0].describe is not None and not batch.names and batch.samples:
             batch.why = f"describe did not return within {NAMING_SECONDS:g} s"
     return steps
 
@@ -74,7 +74,7 @@ def _named(
 def _find_names(unnamed: list[tuple[DrawnBatch, BatchSamples]], found: list[tuple[BatchSamples, str, str]]) -> None:
     until = monotonic() + NAMING_SECONDS
     for drawn, batch in unnamed:
-        describe, dataset = drawn.iteration.describe, drawn.iteration.dataset()
+        describe, dataset = drawn[0].describe, drawn[0].dataset()
         for sample in batch.samples[:BATCH_NAMES]:
             if monotonic() >= until:
                 return
