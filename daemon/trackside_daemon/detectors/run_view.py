@@ -138,6 +138,7 @@ class RunProgress:
         waited_first: The part of these that was for first batches of epochs.
         waiting: Ranks that report their waits.
         started: When its first rank began, in Unix seconds; 0 if unknown.
+        start_up: Watched seconds before its first step; 0 until then.
         state: How it has ended; empty while it is alive.
         stalled: It is reported as stalled, and has made no progress since.
         silent: Ranks that push nothing while others do.
@@ -160,6 +161,7 @@ class RunProgress:
         self.waited_first = 0.0
         self.steps = 0.0
         self.started = 0.0
+        self.start_up = 0.0
         self.waiting: set[int] = set()
         self.silent: set[int] = set()
         self.stalled = False
@@ -283,7 +285,9 @@ class RunProgress:
         back = before is not None and step < before
         if self.high is not None and step <= self.high and not back:
             return
-        if self.high is not None:
+        if self.high is None:
+            self.start_up = at - self._advanced_at
+        else:
             self.pace.add(at - self._advanced_at, 1 if back else step - self.high, at)
         self.high = step
         self._advanced_at = at
