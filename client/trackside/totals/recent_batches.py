@@ -26,11 +26,9 @@ class RecentBatches:
         self._last = -1, 0  # the last step, after the time of its first push
 
     def arrived(self, time: int, batches: Collection[DrawnBatch]) -> None:
-        """Add batches that a training fetched at *time* in monotonic nanoseconds; the same one may be reported twice."""
+        """Add batches that a training fetched at *time* in monotonic nanoseconds."""
         waiting = self._waiting
         for batch in batches:
-            if waiting and waiting[-1][1][:2] == batch[:2]:
-                continue
             waiting.append((time, batch))
             self._bytes += _size(batch)
         if time <= self._last[0]:  # fetched for the step that has opened the run
@@ -45,6 +43,9 @@ class RecentBatches:
         self._last = time, step
         while waiting and waiting[0][0] <= time:
             fetched.append(waiting.popleft()[1])
+        if len(fetched) > 1:  # of several, the same one may be reported by the user's loader and by --auto
+            every, fetched = fetched, list({one[:2]: one for one in fetched}.values())
+            self._bytes -= sum(map(_size, every)) - sum(map(_size, fetched))
         if fetched:
             self._steps.append(StepBatches(step, tuple(fetched)))
 
