@@ -57,7 +57,7 @@ class Samples(Dataset[Any]):  # type: ignore[misc]
 
 
 class Stream(IterableDataset[Any]):  # type: ignore[misc]
-    """The same samples without an index, each worker its share."""
+    """An iterable data set of these samples, of which each worker yields a part."""
 
     def __init__(self, poison: str) -> None:
         self.poison = poison

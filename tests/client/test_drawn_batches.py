@@ -1,4 +1,4 @@
-"""Which samples the batches of a loader have: what is noted, and that the loader yields what it did without."""
+"""Loaders note the samples of their batches, and yield what they did without."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_ids_in_the_batches_of_an_iterable_data_set_are_its_samples() -> None:
     assert samples(noted) == [[["shard/0", "shard/1"]], [["shard/2", "shard/3"]]]
 
 
-def test_without_the_order_of_the_sampler_the_samples_are_unknown_and_that_is_said() -> None:
+def test_without_the_order_of_the_sampler_the_samples_are_unknown_for_that_reason() -> None:
     _, noted = drawn(DataLoader(NUMBERS, 8, num_workers=2, in_order=False), 1)
     answer = batches(KeptBatches([StepBatches(0, noted[0])], 0)).steps[0]
     assert [(one.samples, one.number) for one in answer] == [([], 1)]
@@ -273,7 +273,7 @@ def test_describe_is_called_for_the_batch_in_question_alone() -> None:
     assert (answer.by, answer.names["3"], asked) == ("describe", "row 3", [0, 1, 2, 3])
 
 
-def test_describe_that_fails_is_said_and_costs_names_alone() -> None:
+def test_describe_that_fails_is_reported_and_costs_names_alone() -> None:
     answer = answered(DataLoader(NUMBERS, 4), lambda index: {}[index])
     assert (answer.samples, answer.names) == ([0, 1, 2, 3], {})
     assert answer.why == "no name of sample 0: KeyError: 0"
