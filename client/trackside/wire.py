@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from functools import cache
 from typing import Annotated, Any
 
 import msgspec
@@ -460,6 +461,38 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
 
 
 
+class TensorHash(msgspec.Struct, array_like=True, omit_defaults=True):
+    """A hash of a part of one tensor of a rank's model, which is equal on ranks whose bits are equal.
+
+    Attributes:
+        name: Name of the parameter or buffer.
+        part: Number of the part, of so many *parts* of the tensor.
+        count: Steps of the optimizer since the model is watched: ranks hash the same part at the same one.
+        group: A number for the ranks that share the tensor, its shape and the watched model.
+        ranks: How many ranks these are.
+        value: The hash.
+        time: Nanoseconds of the client's monotonic clock.
+        buffer: It is a buffer, and no parameter.
+        step: The step of the next push.
+    """
+
+    name: str
+    part: Count
+    parts: Count
+    count: Count
+    group: Count
+    ranks: Count
+    value: int
+    time: int
+    buffer: bool = False
+    step: int = 0
+
+    def check(self) -> None:
+        """Raise `WireError` if the name is too long."""
+        if len(self.name.encode("utf-8", "replace")) > LAYER_NAME_BYTES:
+            raise WireError("block", "the name of a tensor is too long")
+
+
 class MediaItem(msgspec.Struct, omit_defaults=True):
     """An image, a text or a table of a step.
 
@@ -485,6 +518,9 @@ SUMMARY = "summary"
 
 EXCEPTION = "exception"
 """The kind of an event with the exception that ends a run: its ``type``, ``text`` and ``traceback``."""
+
+CLOSED = "Connection closed by peer in collective "
+"""Begin of the cause of a rank's end that Gloo reports to it: number and group, a colon, and the rank's own call follow."""
 
 
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
@@ -534,6 +570,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
         room: Resources, with a batch or a heartbeat each 10 s, and sooner if shared memory fills up; else None.
         distributions: Distributions of the layers of a model.
         media: Images, texts and tables.
+        hashes: Hashes of parts of the model, which the ranks that share them have in common.
     """
 
     clock: Clock
@@ -545,6 +582,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
     room: ResourceUsage | None = None
     distributions: list[DistributionFrame] = []
     media: list[MediaItem] = []
+    hashes: list[TensorHash] = []
 
 
 class Skip(msgspec.Struct, omit_defaults=True):
@@ -901,7 +939,13 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
-_decode_body = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in BODIES.items() if body is not None}
+
+
+@cache
+def _decoder(kind: str) -> Any:
+    """Return the decoder of a kind of message, which takes as long to make as a module to import; None for one without a body."""
+    body = BODIES[kind]
+    return None if body is None else msgspec.msgpack.Decoder(body).decode
 
 
 def encode(envelope: Envelope, body: Body = None) -> list[bytes]:
@@ -934,8 +978,8 @@ def decode_body(kind: str, frame: bytes) -> Any:
     Raises:
         WireError: The body is too large, is not msgpack, or does not match the schema.
     """
-    has_none = kind not in _decode_body or (kind == "welcome" and not frame)
-    return None if has_none else _guarded("body", _decode_body[kind], frame)
+    decode = _decoder(kind)
+    return None if decode is None or (kind == "welcome" and not frame) else _guarded("body", decode, frame)
 
 
 def _guarded(reason: str, decode: Any, frame: bytes) -> Any:

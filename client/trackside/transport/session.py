@@ -6,16 +6,17 @@ import math
 import os
 from collections import deque
 from itertools import islice
-from time import monotonic, sleep
+from time import monotonic, monotonic_ns, sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
 from trackside.environment.clocks import read_clocks
+from trackside.environment.code import code
 from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info, startup
-from trackside.limits import BATCH_MESSAGES
+from trackside.limits import BATCH_MESSAGES, CODE_KEY
 from trackside.numbers import NUMBERS
 from trackside.redact import redact_json, redact_text
 from trackside.rows import Measured
@@ -36,7 +37,9 @@ from trackside.wire import (
     Envelope,
     Heartbeat,
     Hello,
+    MediaItem,
     Pushes,
+    TensorHash,
     TrainingAlert,
     TrainingEvent,
     encode,
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
     from trackside.totals.flops import Flops
     from trackside.totals.recent_batches import RecentBatches
     from trackside.transport.spool import SpoolLimits, Steps
-    from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
+    from trackside.wire import DistributionFrame, Identity, ProcessInfo, ProfilePlan, Totals
 
 KEY_BYTES = 64 * 1024  # limit of a key
 MAX_LIGHT_VALUES = 8  # a row of more counts by its values in the queue's limits; other rows count as one
@@ -130,7 +133,9 @@ class Session(Outbox):
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
         self._distributions: list[DistributionFrame] = []
+        self._hashes: list[TensorHash] = []
         self._media: list[MediaItem] = []
+        self._has_code = about is not None or identity.rank > 0
         self._number = 0
         self.gather = GATHER_SECONDS
         self._batch = BatchBuilder()
@@ -301,6 +306,8 @@ class Session(Outbox):
                     self._batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if self._batch.is_full:
                         self._close(clock)
+                if not self._has_code:  # now and not before: what the training imports has been imported
+                    self._add_code()
                 many = len(self._events) + len(self._alerts) >= BATCH_MESSAGES or len(self._distributions) >= MAX_FRAMES
                 if many or self._media:
                     self._close(clock)
@@ -314,7 +321,7 @@ class Session(Outbox):
         if self._events or self._alerts:
             return True
         is_same = self._sent_counts == (self.totals.pushes, self.totals.dropped)
-        if not self._batch.rows and not self._distributions and not self._media and is_same:
+        if not (self._batch.rows or self._distributions or self._media or self._hashes) and is_same:
             return False
         # Half a turn of the sender thread less, or one that is early by a moment would wait for another turn.
         gathered = (clock.monotonic - self._closed_at) / 1e9 + GATHER_SECONDS / 2
@@ -416,6 +423,16 @@ class Session(Outbox):
         else:
             self._accept_media(cast("UnsentMedia", message))
 
+    def _add_code(self) -> None:
+        self._has_code = True
+        try:
+            text = code()
+        except Exception as error:  # noqa: BLE001  user code may have put anything into sys, and training goes on
+            warn(f"the code of the run is not stored: {type(error).__name__}: {str(error)[:200]}")
+            return
+        if text:
+            self._media.append(MediaItem("text", CODE_KEY, monotonic_ns(), text.encode()))
+
     def _accept_media(self, unsent: UnsentMedia) -> None:
         """Add an image, a text or a table to the batch, unless it would crowd out values that wait for a daemon."""
         self.media_out += unsent.size
@@ -431,14 +448,16 @@ class Session(Outbox):
             warn(f"{unsent.kind} {unsent.key} is not sent: {type(error).__name__}: {str(error)[:200]}")
 
     def _accept_distributions(self, message: Measured) -> None:
-        """Add distributions to the batch; those on a device come twice, first to learn their step."""
+        """Add distributions or a hash to the batch; those on a device come twice, first to learn their step."""
         message.step = self._counts.step if message.step is None else message.step
         try:
             frame = message.frame()
         except Exception as error:  # noqa: BLE001  of tensors; it must not keep others from being sent
             warn(f"distributions of {message.kind} are not sent: {type(error).__name__}: {str(error)[:200]}")
             return
-        if frame is not None:
+        if isinstance(frame, TensorHash):
+            self._hashes.append(frame)
+        elif frame is not None:
             self._used.add("distributions")
             self._distributions.append(frame)
 
@@ -480,8 +499,9 @@ class Session(Outbox):
             room=self._resources.report(clock.monotonic) if is_sent_now else None,
             distributions=self._distributions,
             media=self._media,
+            hashes=self._hashes,
         )
-        self._events, self._alerts, self._distributions, self._media = [], [], [], []
+        self._events, self._alerts, self._distributions, self._media, self._hashes = [], [], [], [], []
         try:
             frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
         except Exception:

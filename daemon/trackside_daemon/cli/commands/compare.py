@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, Query, RunsOrQuery, StoragePath, Url, option
+from trackside_daemon.cli.options import Form, Json, Query, RunsOrQuery, StoragePath, Url, flag, option
 from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import matches_wildcards, shown
 
@@ -38,7 +38,14 @@ def compare(
     fail_if: Annotated[
         str, option("CONDITION", "Exit with status 3 if this holds for a run, or a group, that is not the baseline.")
     ] = "",
+    first_difference: Annotated[
+        bool,
+        flag("--first-difference", "Of two runs: the first step at which they differ by a bit, by key."),
+    ] = False,
     sort: Annotated[str, option("[-]KEY", "Order by this value; falling with - before it.")] = "",
+    code: Annotated[
+        bool, flag("--code", "Print how the code of the last run differs from that of the first, as a diff.")
+    ] = False,
     form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
@@ -63,6 +70,12 @@ def compare(
         condition = _condition(fail_if)
         source = find_history(storage_path, url)
         runs = [source.ask(questions.Run(id=text)) for text in _distinct(source, selected(source, run, query))]
+        if code:
+            _print_code(source, runs)
+            return
+        if first_difference:
+            _print_first_difference(source, runs, form)
+            return
         groups, usual = _groups(source, runs, group_by, baseline, required=bool(condition and condition.needs_baseline))
         keys = {value.key for value in condition.values} if condition else set()
         pushed = {metric["key"] for each in runs for metric in each["metrics"]}
@@ -79,6 +92,19 @@ def compare(
         _print(comparison, form, condition, failed)
     if failed:
         raise typer.Exit(FAILED)
+
+
+def _print_code(source: Source, runs: Sequence[Run]) -> None:
+    from trackside_daemon.cli.output import print_lines
+    from trackside_daemon.questions import table as questions
+
+    ends = list(dict.fromkeys((runs[0]["id"], runs[-1]["id"])))
+    diff = source.ask(questions.Code(run=tuple(ends)))["diff"]
+    if diff is None:
+        raise CommandError(
+            "--code: one of these runs has no stored code; a training stores it unless $TRACKSIDE_CODE is 0"
+        )
+    print_lines(diff or ["the code is the same"])
 
 
 def _condition(text: str) -> Condition | None:
@@ -143,6 +169,26 @@ def _check(condition: Condition | None, comparison: Comparison) -> list[str]:
     if not failed:
         warn(f"gate passed: {condition.text}")
     return failed
+
+
+def _print_first_difference(source: Source, runs: Sequence[Run], form: str) -> None:
+    from trackside_daemon.documents.first_difference import document, first_differences
+    from trackside_daemon.questions.series import OneSeries
+
+    if len(runs) != 2:
+        raise CommandError(f"--first-difference compares two runs, not {len(runs)}")
+    pushed = [[metric["key"] for metric in run["metrics"]] for run in runs]
+
+    def read(key: str) -> list[Sequence[Sequence[Any]]]:
+        return [source.ask(OneSeries(id=run["id"], key=key, points=0))["points"] for run in runs]
+
+    found = first_differences(read, [key for key in dict.fromkeys(pushed[0]) if key in pushed[1]])
+    if not found:
+        raise CommandError(
+            f"runs {shown(runs[0]['name'])} and {shown(runs[1]['name'])} have no step of a key in common"
+        )
+    value = {"runs": [run["id"] for run in runs], "keys": found}
+    print_answer(value, form, lambda: document([run["name"] for run in runs], found))
 
 
 def _print(comparison: Comparison, form: str, condition: Condition | None, failed: Sequence[str]) -> None:
