@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[ProcessState]:
     """All that runs of a process share, made anew for each test; and an environment that leads nowhere."""
     for name in list(os.environ):
-        if name.startswith(("TRACKSIDE_", "SLURM_")) and name != "TRACKSIDE_SPOOL":
+        if name.startswith(("TRACKSIDE_", "SLURM_")) and name not in {"TRACKSIDE_SPOOL", "TRACKSIDE_CODE"}:
             monkeypatch.delenv(name)
     with client_process() as fresh:
         yield fresh

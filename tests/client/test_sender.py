@@ -679,7 +679,7 @@ def test_a_sender_that_fails_logs_it_counts_what_it_lost_and_tries_again(
     router.welcome()
     eventually(lambda: caplog.records)
     (message,) = logged(caplog)
-    assert message.startswith("sending was interrupted and is tried again, training goes on: TypeError: ")
+    assert message.startswith("sending was interrupted and is tried again, training goes on: IndexError: ")
     run.push(step=2, loss=0.25)
     end = in_background(run.finish)
     (messages,) = router.serve().values()

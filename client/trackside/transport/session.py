@@ -306,11 +306,11 @@ class Session(Outbox):
                     self._batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if self._batch.is_full:
                         self._close(clock)
-                if not self._has_code:  # now and not before: what the training imports has been imported
-                    self._add_code()
                 many = len(self._events) + len(self._alerts) >= BATCH_MESSAGES or len(self._distributions) >= MAX_FRAMES
                 if many or self._media:
                     self._close(clock)
+            if self._batch.rows and not self._has_code:  # not before: what the training imports has been imported
+                self._add_code()
         except Exception:
             self.totals.dropped += self._batch.values
             self._batch = BatchBuilder()
