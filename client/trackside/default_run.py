@@ -167,9 +167,9 @@ def phase(name: str) -> Phase:
     return Phase(_default_queue.mark, name)
 
 
-def data(loader: Iterable[T]) -> TimedLoader[T]:
+def data(loader: Iterable[T], describe: Callable[[Any], object] | None = None) -> TimedLoader[T]:
     """Wrap a data loader as `Run.data`. The default run is resolved when an iteration begins."""
-    return TimedLoader(_default_queue.mark, loader, _default_queue.join_next_push)
+    return TimedLoader(_default_queue.mark, loader, _default_queue.join_next_push, describe)
 
 
 def watch(

@@ -21,3 +21,7 @@ IMAGE_PIXELS = 4 * 1024 * 1024  # all pixels of an image: a decoder needs 4 to 8
 ARRAY_SIDE = 1024  # pixels of an image that a client makes of an array: of a larger one it leaves out rows and columns
 MEDIA_TEXT_LENGTH = 65_536  # characters of a text
 CODE_KEY = "trackside/code"  # name of the text that has the code of a run
+
+BATCH_SAMPLES = 4096  # samples of all batches in its answer
+BATCH_NAMES = 32  # samples of a batch that are named
+SAMPLE_LENGTH = 200  # characters of a sample's name, and of its id

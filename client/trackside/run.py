@@ -17,7 +17,7 @@ from trackside.totals.phases import Phase, TimedLoader
 from trackside.transport.session import MAX_LIGHT_VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from trackside.row_queue import RowQueue
@@ -150,24 +150,30 @@ class Run:
         """
         return Phase(self.queue.mark, name)
 
-    def data(self, loader: Iterable[T]) -> TimedLoader[T]:
+    def data(self, loader: Iterable[T], describe: Callable[[Any], object] | None = None) -> TimedLoader[T]:
         """Wrap a data loader so that the wait for each batch is timed, as phase ``data``.
 
         The first batch of each iteration over the loader is counted apart from the others, together with the time in
         which the loader starts its workers. What the workers of a ``DataLoader`` do is measured too, and joins a push each
         second: ``data/transform_seconds`` and more.
 
+        Which samples the batches of the last steps had is kept here, in 1 MiB at most. A daemon asks for those of a step in
+        which the loss or the gradients go wrong, and its alert names them. No random number is drawn for that.
+
         Args:
             loader: A ``DataLoader``, a generator, or any other iterable.
+            describe: Turns the index of a sample into a name, such as its path. It is called in a thread of its own, for some
+                samples of a batch that a daemon asks for, and not waited for longer than a second. Without it, a name is
+                looked up in ``samples``, ``imgs`` and ``files`` of the data set.
 
         Returns:
             An iterable with the length and the attributes of the loader.
 
         Example:
-            >>> for batch in run.data(loader):
+            >>> for batch in run.data(loader, describe=lambda index: paths[index]):
             ...     train(batch)
         """
-        return TimedLoader(self.queue.mark, loader, self.queue.join_next_push)
+        return TimedLoader(self.queue.mark, loader, self.queue.join_next_push, describe)
 
     def watch(
         self,

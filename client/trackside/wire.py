@@ -67,8 +67,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``steps``,
-            ``profile``, ``memory``, ``modules``, ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the
-            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``modules?``, ``ping``, ``layers?``, ``pace`` and
+            ``profile``, ``memory``, ``modules``, ``batches``, ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the
+            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``modules?``, ``batches?``, ``ping``, ``layers?``, ``pace`` and
             ``cancel?``, which ends a profile or ``modules``. The last three have no answer, and older clients ignore them.
         session: 16 random bytes that identify one `Run` of one process.
         number: By the kind. ``batch``, ``bye``, ``nack``: the sequence number of the message, from 1. ``skip``, ``ack``,
@@ -836,6 +836,46 @@ class ModuleCalls(msgspec.Struct, omit_defaults=True):
     error: str = ""
 
 
+class BatchesQuestion(msgspec.Struct, omit_defaults=True):
+    """A question for the batches of a *step*, and of so many kept steps *before* it."""
+
+    step: int
+    before: Count = 0
+
+
+class BatchSamples(msgspec.Struct, omit_defaults=True):
+    """The samples of a batch.
+
+    Attributes:
+        samples: Their indices in the data set, or its own ids; not all of a large batch.
+        count: Their number; 0 if it is unknown.
+        names: What some of them are called, by sample.
+        by: What has named them: ``describe``, or an attribute such as ``samples``.
+        dataset: Class of the data set.
+        number: Number of the batch in its iteration over the loader, from 1.
+        iteration: Number of that iteration in the process; 0 if it is not counted.
+        worker: The worker that has made the batch; None if none has, or it is unknown.
+        why: Why samples are unknown, or have no names, in one line.
+    """
+
+    samples: list[int | str] = []
+    count: Count = 0
+    names: dict[str, str] = {}
+    by: str = ""
+    dataset: str = ""
+    number: Count = 0
+    iteration: Count = 0
+    worker: Count | None = None
+    why: str = ""
+
+
+class Batches(msgspec.Struct, omit_defaults=True):
+    """The batches of *steps*, as far as they are kept, from step *first* on; None if none is."""
+
+    steps: dict[int, list[BatchSamples]] = {}
+    first: int | None = None
+
+
 class Refused(msgspec.Struct, omit_defaults=True):
     """The refusal of a message in a version that this daemon does not read; *reads* has those that it reads."""
 
@@ -857,6 +897,8 @@ Body = (
     | MemorySnapshot
     | ModulesQuestion
     | ModuleCalls
+    | BatchesQuestion
+    | Batches
     | Welcome
     | Nack
     | Refused
@@ -875,6 +917,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "profile": Profile,
     "memory": MemorySnapshot,
     "modules": ModuleCalls,
+    "batches": Batches,
     "pong": None,
     "welcome": Welcome,
     "hello?": None,
@@ -887,6 +930,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "profile?": ProfileQuestion,
     "memory?": None,
     "modules?": ModulesQuestion,
+    "batches?": BatchesQuestion,
     "ping": None,
     "layers?": None,
     "pace": None,

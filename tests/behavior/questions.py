@@ -83,7 +83,7 @@ OF_RUN = ("", "/diagnosis", "/performance?points=8", "/series?key=loss&points=6"
 """Questions about each run."""
 
 MORE_OF_RUN = {
-    "baseline": ("/console", "/stacks", "/ping", "/diagnosis?key=lr"),
+    "baseline": ("/console", "/stacks", "/ping", "/diagnosis?key=lr", "/batches"),
     "benchmark": ("/export?format=jsonl", "/export?format=csv"),
     "captured": ("/captures",),
     "checkpoints": ("/checkpoints", "/checkpoints?metric=grad_norm"),

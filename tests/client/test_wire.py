@@ -17,6 +17,9 @@ from trackside.packing import pack, writable
 from trackside.wire import (
     AllocationSite,
     Allocator,
+    Batches,
+    BatchesQuestion,
+    BatchSamples,
     Block,
     Bye,
     Clock,
@@ -133,6 +136,10 @@ FROZEN: dict[str, tuple[int, Any]] = {
         4,
         ModuleCalls(["a.mlp"], ["Linear"], 2, [ModuleCall(0, 1, 7, 1.0, 0.5, 64, 32, 0.25, 0.5)], 1, "none"),
     ),
+    "batches": (
+        4,
+        Batches({9: [BatchSamples([48213, "a.png"], 2, {"48213": "b.png"}, "describe", "Images", 3, 2, 1, "late")]}, 5),
+    ),
     "pong": (4, None),
     "welcome": (7, None),
     "hello?": (0, None),
@@ -145,6 +152,7 @@ FROZEN: dict[str, tuple[int, Any]] = {
     "profile?": (4, ProfileQuestion(0.5, stacks=True)),
     "memory?": (4, None),
     "modules?": (4, ModulesQuestion(10, 2.5)),
+    "batches?": (4, BatchesQuestion(9, before=1)),
     "ping": (4, None),
     "layers?": (100, None),
     "pace": (2000, None),

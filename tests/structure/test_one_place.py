@@ -86,7 +86,7 @@ PLACES = {
     ),
     "the methods that --auto replaces": (
         r"SummaryWriter\b|MlflowClient|_BaseDataLoaderIter|_LoggerConnector|CallbackHandler|ShardedGradScaler",
-        {"auto/startup/trackside_patched_methods.py"},
+        {"auto/startup/trackside_patched_methods.py", "drawn_batches.py"},
     ),
     "the address of Ray's dashboard": (r"\b8265\b", {"collectors/ray/dashboard.py"}),
     "parameters of a request": (r"\.query_params", {"web/api/history_access.py", "web/app.py"}),

@@ -14,6 +14,7 @@ from typing import Any
 from trackside.auto.hooks import LibraryHook, auto_run
 from trackside.auto.method_wrapping import after
 from trackside.auto.training import TrainingWatch
+from trackside.drawn_batches import note_draws
 from trackside.totals.loader_workers import remember, timed_workers
 
 HOOKS_ON_MODULES = "trackside.pytorch.hooks"
@@ -223,6 +224,7 @@ def start_workers(original: Any, _: str) -> Any:
 
     @wraps(original)
     def start_workers(self: Any, loader: Any) -> None:
+        note_draws()
         with timed_workers(loader) as times:
             original(self, loader)
         remember(self, times)
@@ -237,11 +239,15 @@ def next_batch(original: Any, name: str) -> Any:
         LibraryHook("torch: begin of a wait for data", watch.waits),
         LibraryHook("torch: batch", watch.waited),
     )
-    fails = LibraryHook("torch: end of the data", watch.ran_out)
+    fails, notes = LibraryHook("torch: end of the data", watch.ran_out), False
 
     @wraps(original)
     def next_batch(self: Any) -> Any:
+        nonlocal notes
         since = 0
+        if not notes:
+            notes = True
+            note_draws()
         if begins.is_on:
             try:  # as `LibraryHook` does, with a result
                 since = begins.work(self)

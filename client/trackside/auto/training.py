@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from trackside.auto.hooks import LibraryHook, auto_run
 from trackside.auto.models import Models
 from trackside.auto.succession import Succession
+from trackside.drawn_batches import BatchFollower
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
 AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead
+BEFORE = 64  # batches of the step that opens the run which are kept
 CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
 NEVER = 2**63  # a moment that does not come
 
@@ -64,7 +66,18 @@ class TrainingWatch:
 
     # Each step finds all of these in a few lines of the CPU caches, which a dictionary of them would not fit.
     __slots__ = (
-        *("_asked", "_asks", "_batch_of_loss", "_batches", "_divisor", "_evaluated", "_fetched", "_first_loss"),
+        *(
+            "_asked",
+            "_asks",
+            "_batch_of_loss",
+            "_batches",
+            "_divisor",
+            "_early",
+            "_evaluated",
+            "_fetched",
+            "_first_loss",
+        ),
+        "_follower",
         *("_guess", "_is_careful", "_is_compiling", "_is_evaluating", "_is_paused", "_is_waiting", "_iterator"),
         *("_loss", "_losses", "_of_workers", "_optimizer", "_others", "_others_stepped", "_queue"),
         *("_records_gradients", "_rows", "_run", "_samples", "_scaled", "_stepped", "_steps", "_steps_due"),
@@ -116,6 +129,9 @@ class TrainingWatch:
         self._run = auto_run
         self._queue: RowQueue | None = None
         self._rows: deque[Row] | None = None
+        self._early: deque[Row] = deque(maxlen=BEFORE)
+        """Rows of batches that came before the step that opens the run."""
+        self._follower = BatchFollower(None)
         self._thread = 0
 
     @property
@@ -324,6 +340,8 @@ class TrainingWatch:
             self._steps_due = self.stages.finish_step(self._steps, optimizer)
             return
         self._queue, self._steps_due = queue, NEVER
+        while self._early and self._rows is not None:
+            self._rows.append(self._early.popleft())
         if self.stages is not None:
             self.stages.stop()
             self.stages = None
@@ -345,6 +363,7 @@ class TrainingWatch:
     def forked(self) -> None:
         """Begin anew in a forked child: nothing sends the rows of its parent's run there."""
         self._rows, self._usual_run, self._losses, self._is_evaluating = None, None, 0, False
+        self._early.clear()
         self.stages = self._queue = None
         self._succession.taken()
 
@@ -396,17 +415,19 @@ class TrainingWatch:
         self._batches += 1
         first = iterator._num_yielded == 1  # noqa: SLF001  public only by the iterator's length, which few have
         rows = self._rows
-        # The row of `waits` may have been the last one that the limit permits: then its end fits too.
-        if rows is not None and len(rows) <= ROWS_WAITING and get_ident() == self._thread:
-            now = monotonic_ns()
-            rows.append((now, WAITED._replace(waited=now - since, first=True) if first else now - since, None))
         if first or iterator is not self._iterator():
             if first:
-                iterator.trackside_fetched = deque(maxlen=AHEAD)
-            self._fetched = getattr(iterator, "trackside_fetched", self._fetched)
+                iterator.trackside_fetched = deque(maxlen=AHEAD), BatchFollower(iterator)
+            self._fetched, self._follower = getattr(iterator, "trackside_fetched", (self._fetched, self._follower))
             self._iterator = weakref.ref(iterator)
             self._workers = times_of(iterator)
             self._workers_due = NEVER if self._workers is None else self._workers.due
+        # The row of `waits` may have been the last one that the limit permits: then its end fits too.
+        if rows is None or (len(rows) <= ROWS_WAITING and get_ident() == self._thread):
+            batches = () if self._is_evaluating else self._follower.arrived(batch)
+            now = monotonic_ns()
+            row = now, PhaseMark(False, "data", now - since, first, True, False, 0, 0, batches), None
+            (self._early if rows is None else rows).append(row)
         if since >= self._workers_due and self._workers is not None:
             self._of_workers, self._usual_run = self._workers.read(iterator), None
             self._workers_due = self._workers.due
@@ -431,7 +452,7 @@ class TrainingWatch:
         if self._is_evaluating:
             self._end_evaluation()
         elif (rows := self._rows) is not None and get_ident() == self._thread:
-            rows.append((monotonic_ns(), WAITED, None))
+            rows.append((monotonic_ns(), WAITED._replace(batches=self._follower.ended()), None))
 
     def _evaluates(self, dataset: int) -> bool:
         """Return whether a batch seems to be one that no backward pass will follow."""

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from trackside.captures.batches import batches
 from trackside.captures.children import child_stacks
 from trackside.captures.flight_recorder import flight
 from trackside.captures.kineto import optimizer_steps
@@ -17,9 +18,9 @@ class AnswerKind(NamedTuple):
 
     Attributes:
         kind: The kind of its message.
-        make: Returns its body from that of the question, which is None for a kind without one.
+        make: Returns its body from that of the question, which is None for a kind without one; that of batches from those kept.
         is_slow: It takes longer than a few milliseconds, so that a thread of its own makes it, which must not raise.
-        refusal: The body of a slow one while that thread makes another; None if there is no answer then.
+        refusal: The body of a slow one while that thread makes another; None for one that has a thread for its kind alone.
     """
 
     kind: str
@@ -60,5 +61,6 @@ ANSWERS = {
     "profile?": AnswerKind("profile", profile, is_slow=True, refusal=Profile(error=OTHER_CAPTURE)),
     "modules?": AnswerKind("modules", modules, is_slow=True, refusal=ModuleCalls(error=OTHER_CAPTURE)),
     "memory?": AnswerKind("memory", lambda _: memory(), is_slow=True, refusal=MemorySnapshot([], [OTHER_CAPTURE])),
+    "batches?": AnswerKind("batches", batches, is_slow=True),
     "ping": AnswerKind("pong", lambda _: None),
 }

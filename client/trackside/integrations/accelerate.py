@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator
+from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
 from accelerate.tracking import GeneralTracker
 
 from trackside.default_run import open_by
+from trackside.integrations.followed_loader import follow_loaders
 from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.resume import resume_by
 from trackside.integrations.run_adapter import RunCallback, guarded, never_raises, save_checkpoint
@@ -90,12 +92,14 @@ class TracksideTracker(RunCallback, GeneralTracker):
 
 
 def _patch_accelerator() -> None:
-    """Patch the methods of `Accelerator`, once."""
+    """Patch the methods of `Accelerator` and its loaders, once."""
     replacements = {"init_trackers": _init_trackers, "log": _log, "save_state": _save_state, "load_state": _load_state}
     for name, replacement in replacements.items():
         original = getattr(Accelerator, name)
         if not hasattr(original, "trackside"):
             setattr(Accelerator, name, _patched(original, replacement))
+    for kind in (DataLoaderShard, DataLoaderDispatcher):
+        follow_loaders(kind)
 
 
 def _patched(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import open_by
+from trackside.drawn_batches import note_draws
 from trackside.integrations.epoch_line import EpochLine, ResourceLine
+from trackside.integrations.followed_loader import follow_loaders
 from trackside.integrations.lightning_checkpoints import CARRIED, carried_run, starting_fit
 from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.resume import resume_by
@@ -58,6 +60,7 @@ RATES = 16  # limit of parameter groups of an optimizer whose learning rates are
 
 # Attribute of Lightning's data fetcher with the loader of an epoch. Lightning has no public name for it.
 COMBINED_LOADER = "_combined_loader"
+FABRIC = "lightning.fabric.wrappers", "lightning_fabric.wrappers"  # modules with the loaders of a Fabric
 
 
 class TracksideLogger(RunCallback, Logger):
@@ -73,6 +76,9 @@ class TracksideLogger(RunCallback, Logger):
         self._trained: int | None = None
         # The loop of a Fabric logs at the end of a step. By then, `trackside.data` or `watch` has used the run.
         open_by(self._open)
+        for module in FABRIC:
+            if module in sys.modules:
+                follow_loaders(sys.modules[module]._FabricDataLoader)  # noqa: SLF001  there is no public name
 
     @never_raises
     def _open(self) -> None:
@@ -202,6 +208,7 @@ class TracksideCallback(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if str(getattr(stage, "value", stage)) == "predict":
             return
+        note_draws()  # before Lightning begins with the first epoch
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, TracksideLogger)]
         self._adapter = self._loggers[0].adapter if self._loggers else self._own_adapter
         for logger in self._loggers:

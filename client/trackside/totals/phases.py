@@ -9,6 +9,7 @@ from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from time import monotonic_ns
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from trackside.drawn_batches import BatchFollower, DrawnBatch, note_draws
 from trackside.limits import PHASE_LENGTH, SESSION_PHASES
 from trackside.totals.loader_workers import remember, timed_workers, times_of
 
@@ -42,6 +43,7 @@ class PhaseMark(NamedTuple):
         failed: The phase ends by an exception.
         timed: With the end of `TIMED`, the number of steps that were timed.
         left_out: With the end of `TIMED`, the number of steps that follow untimed.
+        batches: The batches of a data loader that the training uses from now on.
     """
 
     enters: bool
@@ -52,6 +54,7 @@ class PhaseMark(NamedTuple):
     failed: bool = False
     timed: int = 0
     left_out: int = 0
+    batches: tuple[DrawnBatch, ...] = ()
 
 
 _WAIT_BEGINS = PhaseMark(enters=True, phase="data")
@@ -117,6 +120,7 @@ class TimedLoader(Generic[T]):
         accept: Called with each mark and its moment, in monotonic nanoseconds.
         loader: The loader.
         join: Called about once a second with the values of the loader's workers, if it has some; None to leave them alone.
+        describe: Turns the index of a sample into a name, when the daemon asks for a batch.
     """
 
     def __init__(
@@ -124,11 +128,14 @@ class TimedLoader(Generic[T]):
         accept: Callable[[int, PhaseMark], None],
         loader: Iterable[T],
         join: Callable[[dict[str, float]], None] | None = None,
+        describe: Callable[[Any], object] | None = None,
     ) -> None:
         self._accept = accept
         self._loader = loader
         self._join = join
+        self._describe = describe
         self._begun = False
+        note_draws()
 
     def __iter__(self) -> Iterator[T]:
         since = monotonic_ns()
@@ -142,7 +149,8 @@ class TimedLoader(Generic[T]):
             self._accept(now, _WAIT_ENDS)
         resumes = self._begun and batches is self._loader
         self._begun = True
-        return _TimedIterator(self._accept, batches, None if resumes else now - since, self._join)
+        follower = BatchFollower(batches, self._describe)
+        return _TimedIterator(self._accept, batches, None if resumes else now - since, self._join, follower)
 
     # Without it, `if batches` would call `__len__`, which loaders of an IterableDataset refuse.
     def __bool__(self) -> bool:
@@ -167,6 +175,7 @@ class _TimedIterator(Generic[T]):
         before: Nanoseconds that creating the iterator took, which are part of the wait for the first batch; None if the
             first batch has been delivered.
         join: See `TimedLoader`.
+        follower: Follows the samples of the batches.
     """
 
     def __init__(
@@ -175,11 +184,13 @@ class _TimedIterator(Generic[T]):
         batches: Iterator[T],
         before: int | None,
         join: Callable[[dict[str, float]], None] | None,
+        follower: BatchFollower,
     ) -> None:
         self._accept = accept
         self._batches = batches
         self._before = before
         self._join = join
+        self._follower = follower
         self._times = None if join is None else times_of(batches)
 
     def __iter__(self) -> Iterator[T]:
@@ -188,15 +199,18 @@ class _TimedIterator(Generic[T]):
     def __next__(self) -> T:
         since = monotonic_ns()
         self._accept(since, _WAIT_BEGINS)
+        self._follower.begin()
         try:
             batch = next(self._batches)
         except BaseException:  # also at the end of the data, and for Ctrl-C
-            self._accept(monotonic_ns(), _WAIT_ENDS)
+            self._accept(monotonic_ns(), _WAIT_ENDS._replace(batches=self._follower.ended()))
             raise
         now = monotonic_ns()
         before, self._before = self._before, None
         waited = now - since + (before or 0)
-        self._accept(now, PhaseMark(enters=False, phase="data", waited=waited, first=before is not None))
+        # By place, since names cost as much again in each step.
+        drawn = self._follower.arrived(batch)
+        self._accept(now, PhaseMark(False, "data", waited, before is not None, False, False, 0, 0, drawn))
         if self._times is not None and self._join is not None and now >= self._times.due:
             try:
                 self._join(self._times.read(self._batches))

@@ -14,6 +14,7 @@ from trackside.environment.config import as_json
 from trackside.rl_keys import AMOUNT_KEYS
 from trackside.totals.flops import NONE, Flops
 from trackside.totals.phases import SYNC, PhaseMark, PhaseTimes
+from trackside.totals.recent_batches import RecentBatches
 from trackside.wire import (
     DURATION_BUCKETS,
     CheckpointTotals,
@@ -201,6 +202,7 @@ class SessionTotals:
         highest: Highest step.
         pushed_at: Monotonic nanoseconds of the last push; None before the first.
         phases: Seconds by phase.
+        batches: The batches of the last steps.
         warnings: Warnings about dropped values, to be logged once, by key.
         is_urgent: A key that was finite before has become NaN or infinite; the reader resets it.
     """
@@ -213,6 +215,7 @@ class SessionTotals:
         self.highest = 0
         self.pushed_at: int | None = None
         self.phases = PhaseTimes(began)
+        self.batches = RecentBatches()
         self.warnings: dict[str, str] = {}
         self.is_urgent = False
         self._flops = flops
@@ -246,6 +249,8 @@ class SessionTotals:
 
     def mark(self, time: int, mark: PhaseMark) -> None:
         """Count the begin or end of a phase, at *time* in monotonic nanoseconds."""
+        if mark.batches:
+            self.batches.arrived(time, mark.batches)
         was_saving = self.phases.is_saving
         applied = self.phases.accept(time, mark)
         if was_saving != self.phases.is_saving:
@@ -328,6 +333,7 @@ class SessionTotals:
     def _advance(self, time: int, step: int) -> None:
         if step == self.step:
             return
+        self.batches.step_began(time, step)
         if self.step is None:
             self.totals.steps, self.highest, self.first = 1, step, step
         elif step > self.step:

@@ -35,6 +35,7 @@ from trackside.wire import (
     GATHER_SECONDS,
     LONGEST_GATHER,
     VERSION,
+    BatchesQuestion,
     Clock,
     Envelope,
     Welcome,
@@ -127,7 +128,7 @@ class Sender:
         self._announced: set[str] = set()
         self._log_lines: list[str] = []
         self._counts_cheaply = False
-        self._answering: threading.Thread | Unpatched | None = None
+        self._answering: dict[str, threading.Thread | Unpatched] = {}
         self._answers: deque[list[bytes]] = deque()
         self._stopping = False
         self._open_at = 0.0
@@ -476,12 +477,18 @@ class Sender:
             cancel_profile()
         elif (answer := ANSWERS.get(command.kind)) is not None:
             body = decode_body(command.kind, frame)
+            if isinstance(body, BatchesQuestion):
+                if not isinstance(session, Session):
+                    return
+                body = session.batches.of(body.step, body.before)
             envelope = Envelope(answer.kind, session.id, command.number)
+            slot = answer.kind if answer.refusal is None else ""
             if not answer.is_slow:
                 self._send(encode(envelope, answer.make(body)))
-            elif self._answering is None or not self._answering.is_alive():
-                self._answering = native_thread(partial(self._make_answer, envelope, answer, body), "trackside-answer")
-                self._answering.start()
+            elif slot not in self._answering or not self._answering[slot].is_alive():
+                make = partial(self._make_answer, envelope, answer, body)
+                self._answering[slot] = native_thread(make, "trackside-answer")
+                self._answering[slot].start()
             elif answer.refusal is not None:
                 self._send(encode(envelope, answer.refusal))
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from trackside.media.unsent import UnsentMedia
     from trackside.rows import Row
     from trackside.totals.flops import Flops
+    from trackside.totals.recent_batches import RecentBatches
     from trackside.transport.spool import SpoolLimits, Steps
     from trackside.wire import DistributionFrame, Identity, ProcessInfo, ProfilePlan, Totals
 
@@ -165,6 +166,11 @@ class Session(Outbox):
     def has_own_phases(self) -> bool:
         """The training marks the stages of its steps itself, in what was read of its rows so far."""
         return self._counts.phases.is_marked
+
+    @property
+    def batches(self) -> RecentBatches:
+        """The batches of the last steps, in what was read of its rows so far."""
+        return self._counts.batches
 
     def successor(self) -> Session:
         """Return a session of the same process and run, for the next attempt."""

@@ -15,7 +15,7 @@ from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.finding import SEVERITIES, Finding, Severity
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.model.records import LIFE_CYCLE, STALLS, Alert
+from trackside_daemon.model.records import LIFE_CYCLE, STALLS, STEP, Alert
 from trackside_daemon.model.text import counted, moment
 
 OTHERS = "; also "  # text between the summary of the first finding and the list of further ranks
@@ -153,7 +153,8 @@ class ActiveAlert:
         self.evidence.pop("recovered", None)
         self.fires_until = max(self.fires_until, fires_until)
         listed = self.evidence.get(OCCURRENCES, [{"number": 1, "time": self.started, "summary": self.summary}])
-        new = {"number": listed[-1]["number"] + 1, "time": finding.time, "summary": finding.summary}
+        step = {STEP: finding.evidence[STEP]} if STEP in finding.evidence else {}
+        new = {"number": listed[-1]["number"] + 1, "time": finding.time, "summary": finding.summary, **step}
         self.evidence |= {**finding.evidence, OCCURRENCES: [listed[0], *listed[1:][2 - MAX_LISTED :], new]}
         self.recorded = False  # the next tick writes it to the history
         if finding.severity != "critical" or over < self.min_seconds / 2:
@@ -164,9 +165,12 @@ class ActiveAlert:
         return True
 
     def conclude(self, evidence: Mapping[str, Any]) -> bool:
-        """Begin the description with what the gathered evidence shows; return False if that is nothing new."""
+        """Begin the description with what the gathered evidence shows; return False if that is nothing new.
+
+        An empty conclusion says that there is none to wait for.
+        """
         text = evidence.get(CONCLUSION)
-        if not text or text == self.evidence.get(CONCLUSION):
+        if text is None or text == self.evidence.get(CONCLUSION) or (not text and CONCLUSION in self.evidence):
             return False
         self.evidence[CONCLUSION] = text
         self.recorded = False

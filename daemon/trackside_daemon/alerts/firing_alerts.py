@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import LIFE_CYCLE, Alert
+from trackside_daemon.model.records import LIFE_CYCLE, STEP, Alert
 
 MAX_REMEMBERED = 2000  # most firing alerts whose severity is remembered; the daemon keeps half as many active alerts
 
@@ -43,15 +43,17 @@ class Escalation:
     """Severities of the alerts that fire, and since when. Used by one thread."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[object, object] = OrderedDict()
+        self._known: OrderedDict[object, tuple[object, ...]] = OrderedDict()
 
-    def of(self, alert: Alert) -> Literal["begun", "worse"] | None:
-        """Return whether an alert has begun, or got worse or returned since its last record; None for another change."""
+    def of(self, alert: Alert) -> Literal["begun", "worse", "again"] | None:
+        """Return whether an alert has begun, or since its last record got worse or returned, or came again at another step."""
         key = alert.alert, alert.run, alert.started, tuple(sorted(alert.labels.items()))
         before = self._known.pop(key, None)
         if alert.ended is not None:
             return None
-        self._known[key] = now = alert.severity, alert.evidence.get("since")
+        self._known[key] = now = alert.severity, alert.evidence.get("since"), alert.evidence.get(STEP)
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
-        return "begun" if before is None else "worse" if before != now else None
+        if before is None:
+            return "begun"
+        return "worse" if before[:2] != now[:2] else "again" if before != now else None

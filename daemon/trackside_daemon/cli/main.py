@@ -68,6 +68,7 @@ GROUPS = {
     },
     "Explain": {
         "why": _Command("why:why", "Show where the time of a run went, and what to do.", "gpt-small"),
+        "batch": _Command("batch:batch", "Show which samples were in the batches of a step.", "gpt-small --step 2813"),
         "compare": _Command(
             "compare:compare",
             "Compare runs and seeds; fail if a condition holds, for CI.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.detectors.base import Episode, Streak
 from trackside_daemon.detectors.learnt import FIRST
 from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.model.records import STEP
 from trackside_daemon.model.robust import NORMAL, SortedWindow
 from trackside_daemon.model.text import factor, number
 
@@ -212,7 +213,7 @@ class Gradient:
             severity: Severity = "critical" if lasts and over > log(CRITICAL) else "warning"
             if explosion.worsens(severity):
                 lasted = f", and has been high for {step - explosion.step:,} steps, since step {explosion.step:,}"
-                yield explosion.report(severity, at, _exploded(step, size, over) + lasted)
+                yield explosion.report(severity, at, _exploded(step, size, over) + lasted, {STEP: explosion.step})
 
     def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
         memory, vanishing = self._memory, self._vanishing

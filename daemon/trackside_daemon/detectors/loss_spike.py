@@ -15,6 +15,7 @@ from trackside_daemon.detectors.base import HUGE, Episode, Test
 from trackside_daemon.detectors.learnt import MUCH, Learnt
 from trackside_daemon.detectors.outlier import Jump, Jumps
 from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.model.records import STEP
 from trackside_daemon.model.text import factor, number, times
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class LossSpike:
             if batch.fires and several and matters:
                 yield batch.end(at, "it is more than a single batch")
                 text = _text(step, value, begun._replace(height=height), context)
-                yield spike.report("info", at, f"{text}, and since step {number(self._first)}")
+                yield spike.report("info", at, f"{text}, and since step {number(self._first)}", {STEP: self._first})
                 spike.seen = batch.seen
             elif firing.seen >= GIVEN_UP:
                 yield firing.end(at, f"loss stays at {number(value)}, above the {number(begun.before)} before")

@@ -15,7 +15,7 @@ from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
 from trackside_daemon.model.families.training import STATE
 from trackside_daemon.model.finding import SEVERITIES, Finding
-from trackside_daemon.model.records import ENDED, BatchIngested, Event, RunState, SessionOpened
+from trackside_daemon.model.records import ENDED, OF_BATCHES, STEP, BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
@@ -178,7 +178,10 @@ class _WatchedRank:
 
     def _findings(self, columns: Mapping[str, Column], *, late: bool) -> Iterator[Finding]:
         for found in self._detectors.evaluate(columns) if columns else ():
-            yield from self._apply(found, columns[found.key].times[found.finding.at], late=late)
+            column, detection = columns[found.key], found.finding
+            of_batch = {STEP: column.steps[detection.at]} if detection.alert in OF_BATCHES else {}
+            known = detection._replace(evidence={**of_batch, **detection.evidence})
+            yield from self._apply(Found(found.key, known), column.times[detection.at], late=late)
 
     def _apply(self, found: Found, time: float, *, late: bool) -> Iterator[Finding]:
         detection = found.finding

@@ -8,13 +8,15 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
+from trackside_daemon.alerts.evidence.batches import BATCHES, REPEATED, place, summary
 from trackside_daemon.captures.hang.places import is_own
 from trackside_daemon.captures.hang.verdict import ranks_text
 from trackside_daemon.documents.elements import Code, Document, Table, facts, listing
 from trackside_daemon.documents.run import fields_of
 from trackside_daemon.model.configuration import flat, setting
+from trackside_daemon.model.records import STEP
 from trackside_daemon.model.text import NONFINITE as NUMBERS
-from trackside_daemon.model.text import byte_size, duration, moment, number, percent, with_unit
+from trackside_daemon.model.text import byte_size, counted, duration, moment, number, percent, with_unit
 from trackside_daemon.model.troubles import DETECTED, RULED
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ NEWEST = 5  # number of last samples to print as numbers
 def document(alert: Mapping[str, Any], now: float) -> Document:
     """Return all about an alert; *now* is in Unix seconds."""
     evidence = alert["evidence"]
-    rest = {name: value for name, value in evidence.items() if name not in {*_EVIDENCE, CONCLUSION}}
+    rest = {name: value for name, value in evidence.items() if name not in {*_EVIDENCE, CONCLUSION, STEP}}
     return Document(
         f"{alert['alert']} {alert['severity']}",
         [
@@ -89,6 +91,23 @@ def _occurrences(occurrences: Sequence[Mapping[str, Any]], _: Mapping[str, Any])
     """Yield each time that the problem came while the alert fired."""
     rows = [[str(one["number"]), moment(one["time"]), one["summary"]] for one in occurrences]
     yield Table("times that it came while the alert fired", ("number", "since", "summary"), rows, ">", "  =")
+
+
+def batches_document(run: str, batches: Sequence[Mapping[str, Any]]) -> Document:
+    """Return all that is known of some batches of a run."""
+    parts = []
+    for one in batches:
+        before = ", before a step with an alert" if "before" in one else ""
+        size = f": {counted(one['count'], 'sample')} of {one.get('dataset') or 'its data'}" if "count" in one else ""
+        title = f"step {number(one['step'])}, rank {one['rank']}{before}{size}"
+        parts.append(listing(title, [summary(one), place(one)] if one.get("samples") else [place(one)]))
+    return Document(f"Batches of {run}", parts)
+
+
+def _batches(batches: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[Table]:
+    """Yield the batches of data at each step at which the loss or the gradients went wrong, and at the step before."""
+    rows = [[number(one["step"]), str(one["rank"]), number(one.get("count")), summary(one)] for one in batches]
+    yield Table("batches of that step and of the one before", ("step", "rank", "samples", "which"), rows, ">>>", "   ~")
 
 
 def _exception(fields: Mapping[str, str], _: Mapping[str, Any]) -> Iterator[Table]:
@@ -194,6 +213,8 @@ _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the document.
 _EVIDENCE: dict[str, Evidence] = {
     OCCURRENCES: _occurrences,
+    BATCHES: _batches,
+    REPEATED: _tabled("samples that were there at several such steps"),
     "exception": _exception,
     "causes": _causes,
     "checkpoint": lambda checkpoint, _: iter([_values("last good checkpoint before", checkpoint)]),

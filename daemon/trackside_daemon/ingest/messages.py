@@ -43,6 +43,7 @@ ANSWERS = {
     "profile": "profile?",
     "memory": "memory?",
     "modules": "modules?",
+    "batches": "batches?",
     "pong": "ping",
 }  # the kinds of answers, each with the kind of its question
 UNNUMBERED = ("beat", *ANSWERS)

@@ -200,6 +200,10 @@ LIFE_CYCLE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
 # Alerts about ranks that make no steps, for which the daemon finds out where they wait.
 STALLS = frozenset({"TrainingStalled", "RankSilent"})
 
+# Alerts that the samples of a batch can cause, so that the ranks are asked for them: their evidence has the step.
+OF_BATCHES = frozenset({"NonFinite", "LossSpike", "LossHardBatch", "GradientExplosion", "LossDiverging"})
+STEP = "step"  # name of the evidence with the step at which such an alert began
+
 
 AlertKey = tuple[str, str, tuple[tuple[str, str], ...], float]
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from trackside_daemon.model.finding import Severity
-from trackside_daemon.questions.question import InvalidError, Limit, MissingError, Question, RunName
+from trackside_daemon.questions.question import InvalidError, Limit, MissingError, OfRun, Question, RunName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import sqlite3
+    from collections.abc import Mapping, Sequence
 
     from trackside_daemon.model.records import Silence
     from trackside_daemon.questions.question import History, Live
@@ -80,6 +81,37 @@ class Alert(Question, frozen=True, kw_only=True):
                 f"alert {self.number}: no such alert; `trackside alerts` and /api/v1/alerts list them with their ids"
             )
         return with_silenced_until([alert], _active_silences(history, live))[0]
+
+
+class Batches(OfRun, frozen=True, kw_only=True):
+    """Return which samples of the data were in the batches of a run's steps: those of its alerts, and those that its ranks keep."""
+
+    path = "/runs/{id}/batches"
+    fields = ("batches",)
+    about = (
+        "An alert about the loss or the gradients has the batches of the step at which it began, and with before of the step "
+        "before; alert is its id. With step, also a live run is asked, whose ranks keep some last steps. samples has indices in "
+        "the data set, or its own ids, not all of a large batch; count is their number. names has what some of them are called, "
+        "and why, why they are unknown."
+    )
+    step: Annotated[int | None, Meta(description="Only batches of this step.")] = None
+    rank: Annotated[int | None, Meta(description="Only those of this rank.")] = None
+
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.history.read import alert_reader
+
+        uid = self.uid(connection)
+        return {"run": uid, "batches": [one for one in alert_reader.batches(connection, uid) if self._is_meant(one)]}
+
+    def complete(self, found: dict[str, Any], live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        known = {(one["step"], one["rank"]) for one in found["batches"]}
+        asked = [] if self.step is None else live.batches(found["run"], self.step)
+        new = [one for one in asked if self._is_meant(one) and (one["step"], one["rank"]) not in known]
+        return {**found, "batches": [*found["batches"], *new]}
+
+    def _is_meant(self, batch: Mapping[str, Any]) -> bool:
+        return self.step in {None, batch["step"]} and self.rank in {None, batch["rank"]}
 
 
 class Silences(Question, frozen=True, kw_only=True):

@@ -91,6 +91,7 @@ class Live:
         runs: Returns the live runs with the values of their ranks.
         captures: Returns the captures that are in memory.
         silences: Returns the silences that are active at a Unix time; None for those of the history.
+        batches: Asks a run, by its id, for the batches of a step; returns them as JSON. May take seconds.
         hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None. May take seconds.
     """
 
@@ -100,6 +101,7 @@ class Live:
     captures: Callable[[], Sequence[Capture]] = tuple
     silences: Callable[[float], Sequence[Silence]] | None = None
     hang: Callable[[str], dict[str, Any] | None] = lambda _: None
+    batches: Callable[[str, int], list[dict[str, Any]]] = lambda *_: []
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):

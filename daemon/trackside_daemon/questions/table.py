@@ -1,6 +1,6 @@
 """The table of all questions."""
 
-from trackside_daemon.questions.alerts import Alert, Alerts, Silences
+from trackside_daemon.questions.alerts import Alert, Alerts, Batches, Silences
 from trackside_daemon.questions.artifacts import Capture, Captures, Checkpoints, Code, Console, Media, RunCaptures
 from trackside_daemon.questions.diagnosis import Comparison, Diagnosis, Performance, Report
 from trackside_daemon.questions.runs import Events, Keys, Run, Runs
@@ -9,6 +9,7 @@ from trackside_daemon.questions.series import Layer, LayerMap, LayerValues, OneS
 __all__ = [
     "Alert",
     "Alerts",
+    "Batches",
     "Capture",
     "Captures",
     "Checkpoints",

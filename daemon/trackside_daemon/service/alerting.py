@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from trackside.wire import BatchesQuestion
 from trackside_daemon.alerts.active_alerts import SHOWN_SECONDS, ActiveAlerts
 from trackside_daemon.alerts.correlations import Correlations
 from trackside_daemon.alerts.delivery.delivery import STORED, ConfiguredSinks, Delivery
 from trackside_daemon.alerts.disabled import DisabledAlerts
+from trackside_daemon.alerts.evidence.batches import listed
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
@@ -139,9 +141,17 @@ class Alerting:
         configured = ConfiguredSinks(history.database.path.with_name(STORED))
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]), configured)
         self._delivery.restore([*ended, *fired])
+        self._ask_batches = partial(ask, "batches?")
         flush = partial(history.writer.flush, WRITTEN_SECONDS)
         sources = Sources(
-            state, history.database, partial(ask, "stacks?"), processes, flush, diagnose=diagnose, proc=proc
+            state,
+            history.database,
+            partial(ask, "stacks?"),
+            processes,
+            flush,
+            diagnose=diagnose,
+            ask_batches=self._ask_batches,
+            proc=proc,
         )
         self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
         self.hangs = Hangs(ask, state, processes, lambda batch: push([batch]), capture)
@@ -152,6 +162,10 @@ class Alerting:
     def start(self) -> None:
         """Start to notify."""
         self._delivery.start()
+
+    def batches(self, run: str, step: int) -> list[dict[str, Any]]:
+        """Return the batches of a step that the ranks of a live run, by its id, still keep, as JSON. May take seconds."""
+        return listed(self._ask_batches(run, None, BatchesQuestion(step))[1], step)
 
     def start_evidence(self) -> None:
         """Start to gather evidence."""

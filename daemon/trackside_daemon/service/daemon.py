@@ -243,6 +243,7 @@ class Daemon:
             captures=parts.captures.captures.known,
             silences=parts.alerting.silences.active,
             hang=parts.alerting.hangs.judge_now,
+            batches=parts.alerting.batches,
         )
 
     def _overview_api(self, access: HistoryAccess) -> OverviewApi:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from trackside.wire import EXCEPTION
 from trackside_daemon.alerts.active_alert import CONCLUSION
+from trackside_daemon.alerts.evidence.batches import batches
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, io, memory, xids
 from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
 from trackside_daemon.alerts.evidence.required import Part, required_parts
@@ -111,6 +112,7 @@ MAX_QUEUED_ALERTS = 64  # most queued alerts; with more, the oldest get no evide
 MAX_BYTES = 96 * 1024  # largest evidence of one alert, in bytes of JSON
 
 _GATHERERS: dict[Part, Callable[[AlertCase], dict[str, Any]]] = {
+    "batches": batches,
     "ranks": ranks,
     "samples": samples,
     "stacks": stacks,
@@ -133,10 +135,11 @@ log = logging.getLogger("trackside")
 
 
 class _Request(NamedTuple):
-    """Alert in the queue; samples after *until*, in Unix seconds, are not evidence."""
+    """Alert in the queue; samples after *until*, in Unix seconds, are not evidence. It came *again* at another step."""
 
     alert: Alert
     until: float
+    again: bool
 
 
 class EvidenceGatherer:
@@ -203,7 +206,8 @@ class EvidenceGatherer:
         """Return a request if the alert has begun or got worse."""
         change = self._escalation.of(alert)
         # An alert that got worse needs the samples up to now, not only those before its start.
-        return change and _Request(alert, alert.started if change == "begun" else self._wall())
+        until = alert.started if change == "begun" else self._wall()
+        return _Request(alert, until, change == "again") if change else None
 
     def _run(self) -> None:
         while True:
@@ -223,19 +227,21 @@ class EvidenceGatherer:
                 self._has_failed = True
 
     def _handle(self, request: _Request) -> None:
-        alert, evidence = request.alert, self.gather(request.alert, request.until)
+        alert, evidence = request.alert, self.gather(request.alert, request.until, again=request.again)
         if evidence and not self._stopping.is_set():
             note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
             self._publish(Batch("evidence", records=[note]))
 
-    def gather(self, alert: Alert, until: float) -> dict[str, Any]:
-        """Return the evidence of an alert; ``missing`` has the reasons why parts of it are absent."""
+    def gather(self, alert: Alert, until: float, *, again: bool = False) -> dict[str, Any]:
+        """Return the evidence of an alert, of one that came *again* its batches; ``missing`` has why parts are absent."""
         case = AlertCase(alert, self._sources, self._clock(), self._wall(), until, [])
         evidence: dict[str, Any] = {}
-        parts = required_parts(alert.alert, dict(alert.labels))
-        if not _STORED.isdisjoint(parts):
-            self._sources.wait_written()
+        parts = ("batches",) if again else required_parts(alert.alert, dict(alert.labels))
+        is_written = False
         for part in parts:
+            if part in _STORED and not is_written:
+                is_written = True
+                self._sources.wait_written()
             try:
                 evidence |= _GATHERERS[part](case)
             except Exception as error:  # a part that fails must not cost the others

@@ -2,7 +2,10 @@
 
 from typing import Literal
 
+from trackside_daemon.model.records import OF_BATCHES
+
 Part = Literal[
+    "batches",
     "ranks",
     "samples",
     "stacks",
@@ -44,7 +47,7 @@ _WITHOUT_EVIDENCE = frozenset(("RunStarted", "RunRestarted", "RunFinished"))
 
 def is_explained(alert: str) -> bool:
     """Return whether the evidence of an alert has what its text begins with, so that a notification waits for it."""
-    return "causes" in _PARTS.get(alert, ()) or alert == "ReplicasDiffer"
+    return alert in OF_BATCHES or "causes" in _PARTS.get(alert, ()) or alert == "ReplicasDiffer"
 
 
 def required_parts(alert: str, labels: dict[str, str]) -> tuple[Part, ...]:
@@ -52,6 +55,8 @@ def required_parts(alert: str, labels: dict[str, str]) -> tuple[Part, ...]:
     if alert in _WITHOUT_EVIDENCE:
         return ()
     parts = _PARTS.get(alert, ())
+    if alert in OF_BATCHES and "run" in labels:
+        return ("batches", *OF_RUNS, *parts)  # first: a client keeps few of them
     if "gpu" in labels or alert.startswith(("Gpu", "Nvlink")):
         parts = (*parts, "gpus")
     return (*OF_RUNS, *parts) if "run" in labels else parts

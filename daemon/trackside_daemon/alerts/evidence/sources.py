@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from trackside.wire import BatchesQuestion
 from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.history.read.resources import Resource
 from trackside_daemon.history.read.series import Readable
@@ -17,6 +18,8 @@ RequestStacks = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence["
 Returns the ranks that received the request, and the answers.
 """
 
+AskBatches = Callable[[str, frozenset[int] | None, BatchesQuestion], tuple[frozenset[int], Sequence["RankAnswer"]]]
+
 
 class Sources(NamedTuple):
     """Sources of evidence.
@@ -29,6 +32,7 @@ class Sources(NamedTuple):
         wait_written: Waits until the history has committed all records so far, for a few seconds at most.
         pause: Waits for a number of seconds, or until the daemon stops.
         diagnose: Returns the lines of a run's diagnosis, by its id.
+        ask_batches: Asks ranks of a run, by its id, for batches; returns as `RequestStacks`.
         phases: Returns the recent seconds by phase of the ranks of a run, by its name.
         proc: Path of procfs.
     """
@@ -40,6 +44,7 @@ class Sources(NamedTuple):
     wait_written: Callable[[], object]
     pause: Callable[[float], object] = time.sleep
     diagnose: Callable[[str], Sequence[str]] = lambda _: ()
+    ask_batches: AskBatches = lambda *_: (frozenset(), ())
     phases: Callable[[str], Sequence[Resource]] = lambda _: ()
     proc: str = "/proc"
 

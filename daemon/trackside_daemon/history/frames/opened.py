@@ -16,7 +16,7 @@ from trackside_daemon.history import directory
 from trackside_daemon.history.database import FILE
 from trackside_daemon.history.frames import html
 from trackside_daemon.history.media import index
-from trackside_daemon.history.read import reader, run_query
+from trackside_daemon.history.read import alert_reader, reader, run_query
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.series import EVERYTHING, Window, samples
 
@@ -234,6 +234,21 @@ class RunHistory:
             for item in index.read(self._path, self.id)
             if key in {"", item.key} and kind in {"", item.kind}
         ]
+
+    def batches(self, step: int | None = None, *, rank: int | None = None) -> list[dict[str, Any]]:
+        """Return the batches of data in the evidence of alerts about the loss and the gradients, the oldest first.
+
+        Each has ``step``, ``rank``, ``alert``, and what is known: ``samples``, their ``count`` and ``names``, the ``dataset``, the
+        ``number`` of the batch in its ``iteration`` over the loader, ``worker``, and ``why`` the samples are unknown. That of the
+        step before has ``before``.
+
+        Args:
+            step: Only those of this step; None for all.
+            rank: Only those of this rank; None for all.
+        """
+        with self._reading() as connection:
+            found = alert_reader.batches(connection, self.id)
+        return [one for one in found if step in {None, one["step"]} and rank in {None, one["rank"]}]
 
     def to_arrow(
         self,

@@ -70,6 +70,21 @@ def alerts(connection: sqlite3.Connection, wanted: AlertFilter = AlertFilter()) 
     return [_alert_json(row) for row in reversed(newest)]
 
 
+def batches(connection: sqlite3.Connection, run: str, limit: int = 1000) -> list[dict[str, Any]]:
+    """Return the batches of data in the evidence of a run's newest alerts, oldest first, each with the alert's fingerprint."""
+    rows = connection.execute(
+        "SELECT alert.id, alert.alert, alert.labels, alert.started, json_extract(alert.evidence, '$.batches') FROM alert "
+        "JOIN run ON run.id = alert.run WHERE run.uid = ? AND json_type(alert.evidence, '$.batches') = 'array' "
+        "ORDER BY alert.started DESC, alert.id DESC LIMIT ?",
+        (run, limit),
+    ).fetchall()
+    return [
+        {**batch, "alert": id_, "fingerprint": fingerprint(name, run, json.loads(labels), started)}
+        for id_, name, labels, started, found in reversed(rows)
+        for batch in json.loads(found)
+    ]
+
+
 def alert_names(connection: sqlite3.Connection) -> set[str]:
     """Return the names of the alerts that have fired."""
     return {name for (name,) in connection.execute("SELECT DISTINCT alert FROM alert")}

@@ -156,6 +156,7 @@ _ENDPOINTS = (
         "something happens. See docs/agents.md.",
         body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
     ),
+    table.Batches,
     table.Checkpoints,
     Endpoint(
         "POST",

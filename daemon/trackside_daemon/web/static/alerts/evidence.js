@@ -9,10 +9,13 @@ import { stackList } from "/static/stacks.js";
 const SECTIONS = {
   occurrences: ["Times that it came while the alert fired", (times, alert) =>
     recordTable(times.map(({ number, time, summary }) => ({ number, when: relativeTime(time, alert), summary })))],
+  batches: ["Batches of such a step, and of the one before", (all) => recordTable(all.map(({ step, rank, ...of }) => ({
+    step, rank, samples: of.count, which: of.samples?.map((one) => of.names?.[one] ?? one).join(", ") ?? of.why })))],
+  repeated_samples: ["Samples that were there at several such steps", recordTable],
   exception: ["Exception", exceptionText],
   causes: ["Likely causes", causes],
   checkpoint: ["Last good checkpoint before the alert", facts],
-  diagnosis: ["Where the time of the run went until then", (texts) => lines(texts, "Diagnosis")],
+  diagnosis: ["Where the time of the run went until then", (texts) => preformatted(texts.join("\n"), "Diagnosis")],
   changed: ["Changed before", (changed) => h("ul", {}, changed.map((line) => h("li", {}, line)))],
   phases: ["Phases, by their share of the time", recordTable],
   neighbours: ["Heaviest processes outside of the training", recordTable],
@@ -24,7 +27,7 @@ const SECTIONS = {
   events: ["Events before the alert", events],
   xids: ["Xid errors", (xids, alert) =>
     recordTable(xids.map(({ gpu, xid, time }) => ({ when: relativeTime(time, alert), GPU: gpu, Xid: xid })))],
-  stderr: ["Last lines of standard error", (texts) => lines(texts, "Standard error")],
+  stderr: ["Last lines of standard error", (texts) => preformatted(texts.join("\n"), "Standard error")],
   processes: ["Processes", recordTable],
   host: ["Host", (host) => h("div.cards", {}, h("div.card", {}, facts(host)))],
   cgroups: ["Cgroups", (cgroups) => h("div.cards", {},
@@ -132,10 +135,6 @@ function gpus(values) {
       limits.length ? h("p.warn", {}, `Clocks limited by ${limits.join(", ")}`) : null,
       facts(readings), processes?.length ? recordTable(processes) : null);
   return h("div.cards", {}, Object.entries(values).map(card));
-}
-
-function lines(values, label) {
-  return preformatted(values.join("\n"), label);
 }
 
 // The last samples as a chart and as a table.

@@ -31,7 +31,8 @@ function formatField(value) {
   return typeof value === "object" ? JSON.stringify(value) : value;
 }
 
-function alertMark({ alert, severity, summary, started, ended }) {
+function alertMark({ alert, severity, summary: of, evidence, started, ended }) {
+  const summary = evidence?.conclusion ? `${of}; ${evidence.conclusion}` : of;
   const state = ended === null ? "firing" : `fired for ${span(ended - started)}`;
   const text = severity === "info" ? `${alert}: ${summary}` : `${alert}, ${severity}, ${state}: ${summary}`;
   return { kind: "alert", step: undefined, time: started, until: ended ?? undefined, text, severity, alert: true };

@@ -1,0 +1,299 @@
+"""Note which samples each batch of PyTorch's data loaders has.
+
+A loader draws lists of indices from its sampler, with workers ahead of the batches, and yields the batches in that order. So each
+iterator notes its lists, and the number of a batch finds its own. Nothing is drawn, copied to a worker or put in another order.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import wraps
+from operator import index
+from typing import Any, NamedTuple
+
+from trackside.limits import SAMPLE_LENGTH
+from trackside.packing import text_of
+
+MOST_SAMPLES = 16_384  # of a batch; of a larger one the first are kept
+KEPT = 16  # batches that a loader has yielded, in which their samples are looked up
+FRAMES = 24  # callers among which the one that fetches a batch ahead is looked for
+IDS = ("__key__", "sample_id", "sample_ids", "id", "ids", "idx")  # keys of the ids in batches of iterable data sets
+
+_DRAWS = "_next_index"  # method of all iterators of PyTorch's loaders
+_ATTRIBUTE = "trackside_iteration"  # of an iterator: its `LoaderIteration`
+_AHEAD = "accelerate.data_loader", "lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers"
+
+
+DrawnBatch = tuple["LoaderIteration", int, "bytes | None"]
+"""A batch: its iteration, its number in it from 0, and the list of its samples in msgpack; None if they are unknown."""
+
+
+class StepBatches(NamedTuple):
+    """The batches that a training fetched for a step: several if it accumulates gradients, or does not push each step."""
+
+    step: int
+    batches: tuple[DrawnBatch, ...]
+
+
+class KeptBatches(NamedTuple):
+    """Batches of the *steps* that were asked for, the last one first, and the *first* step whose batches are kept; None for none."""
+
+    steps: list[StepBatches]
+    first: int | None
+
+
+class LoaderIteration:
+    """One iteration over a loader, such as an epoch.
+
+    Args:
+        iterator: The iterator of the loader; None for a loader that is no `DataLoader` of PyTorch.
+
+    Attributes:
+        dataset: Returns the data set, or None if it has gone.
+        number: Number of iterations over the data set in this process, with this one; 0 if they are not counted.
+        workers: Number of worker processes.
+        turns: Number of batches that the workers of an iterable data set have made in turn.
+        sizes: Number of samples of batches that have too many to be kept, by number.
+        is_ahead: The caller uses each batch after having asked for the next.
+        why: Why the samples are unknown, in one line; empty if they are known.
+        describe: The user's function that turns an index into a name.
+    """
+
+    __slots__ = (
+        *("__weakref__", "dataset", "describe", "drawn", "draws", "is_ahead", "iterator", "kept", "number"),
+        *("sizes", "turns", "why", "workers", "yields"),
+    )
+
+    def __init__(self, iterator: Any = None) -> None:
+        self.drawn: dict[int, bytes | None] = {}
+        self.sizes: dict[int, int] = {}
+        self.dataset: Callable[[], Any] = _nothing
+        self.iterator: Callable[[], Any] = _nothing
+        self.describe: Callable[[Any], object] | None = None
+        self.is_ahead = False
+        self.number = self.workers = self.turns = 0
+        self.kept = KEPT
+        self.draws = self.yields = "_num_yielded"  # without workers, a batch is drawn when it is asked for
+        self.why = "the loader is no DataLoader of PyTorch"
+        if iterator is None:
+            return
+        self.workers = iterator._num_workers  # noqa: SLF001  an iterator has no public names
+        if self.workers:
+            self.draws, self.yields = "_send_idx", "_rcvd_idx"
+            self.kept += 2 * self.workers * iterator._prefetch_factor  # noqa: SLF001  the same
+        self.iterator = weakref.ref(iterator)
+        dataset = iterator._dataset  # noqa: SLF001  the same
+        with suppress(TypeError):  # a list
+            self.dataset = weakref.ref(dataset)
+            self.number = _iterations[dataset] = _iterations.get(dataset, 0) + 1
+        self.why = ""
+        is_iterable = iterator._dataset_kind != 0  # noqa: SLF001  the same
+        if is_iterable:
+            self.why = "the data set is iterable, so that samples have no index"
+        if self.workers > 1 and not getattr(iterator, "_in_order", True):
+            self.why = "in_order=False yields batches in another order than the sampler's"
+        caller = next(_callers(), "")
+        self.is_ahead = "accelerate" in caller or (bool(caller) and is_iterable and not hasattr(dataset, "__len__"))
+
+    def newest(self) -> DrawnBatch | None:
+        """Return the batch that was yielded last; None if none was."""
+        iterator = self.iterator()
+        number = -1 if iterator is None else iterator.__dict__[self.yields] - 1
+        return None if number < 0 else (self, number, self.drawn.get(number))
+
+    def trim(self, number: int) -> None:
+        """Forget what is older than the last batches before a number."""
+        for old in [one for one in self.drawn if one <= number - self.kept // 2]:
+            del self.drawn[old]
+
+
+class BatchFollower:
+    """Tells which batches of PyTorch's loaders are in what an iterator yields.
+
+    Args:
+        batches: An iterator of a `DataLoader`; or any other, which may ask for the batches of loaders.
+        describe: See `LoaderIteration`.
+    """
+
+    __slots__ = ("_describe", "_held", "_is_plain", "_iteration", "_iterator", "_last", "_number", "_touched")
+
+    def __init__(self, batches: Any, describe: Callable[[Any], object] | None = None) -> None:
+        # Weak: an iterator that has one of these as its attribute must end its workers once it is dropped.
+        self._iterator = weakref.ref(batches) if hasattr(batches, "_num_yielded") else None
+        self._iteration: LoaderIteration | None = None
+        self._describe = describe
+        self._held: tuple[DrawnBatch, ...] = ()
+        self._last: dict[LoaderIteration, int] = {}
+        self._touched: set[LoaderIteration] = set()
+        self._is_plain = self._iterator is None
+        self._number = 0
+
+    def begin(self) -> None:
+        """Note that the next batch is asked for."""
+        if self._iterator is None:
+            _around.clear()
+            _around.append(self._touched)
+
+    def arrived(self, yielded: Any) -> tuple[DrawnBatch, ...]:
+        """Return the batches in what was *yielded* last; of an iterator that fetches ahead those that the training uses now."""
+        if self._iterator is None:
+            return self._of_others()
+        # In one piece for the usual loader: between two steps the CPU caches are cold.
+        state = self._iterator().__dict__
+        iteration: LoaderIteration | None = state.get(_ATTRIBUTE)
+        if iteration is None:
+            return ()
+        number = state[iteration.yields] - 1
+        if iteration is not self._iteration:
+            self._iteration, iteration.describe = iteration, self._describe or iteration.describe
+        samples = iteration.drawn.get(number)
+        if samples is None and isinstance(yielded, dict):
+            samples = iteration.drawn[number] = _ids(yielded)
+        batch = ((iteration, number, samples),)
+        return self._held_back(batch) if iteration.is_ahead else batch
+
+    def ended(self) -> tuple[DrawnBatch, ...]:
+        """Return what was held back, at the end of the iteration."""
+        held, self._held = self._held, ()
+        return held
+
+    def _of_others(self) -> tuple[DrawnBatch, ...]:
+        new: list[DrawnBatch] = []
+        for iteration in {*self._touched, *self._last}:
+            batch = iteration.newest()
+            if batch is not None:
+                iteration.describe = self._describe or iteration.describe
+                since = self._last.get(iteration, -1) + 1
+                new += [(iteration, one, iteration.drawn.get(one)) for one in range(since, batch[1] + 1)]
+                self._last[iteration] = batch[1]
+        self._touched.clear()
+        if new or not self._is_plain:
+            self._is_plain = False
+            return self._held_back(tuple(new[-KEPT:]))
+        self._iteration = self._iteration or LoaderIteration()
+        self._number += 1
+        return ((self._iteration, self._number - 1, None),)
+
+    def _held_back(self, new: tuple[DrawnBatch, ...]) -> tuple[DrawnBatch, ...]:
+        if not new or not new[-1][0].is_ahead:
+            return self.ended() + new
+        every, self._held = self._held + new[:-1], new[-1:]
+        return every
+
+
+def note_draws() -> None:
+    """Have the iterators of PyTorch's data loaders note what they draw, from now on, if PyTorch's loaders are imported."""
+    module = sys.modules.get("torch.utils.data.dataloader")
+    kind = getattr(module, "_BaseDataLoaderIter", None)
+    original = getattr(kind, _DRAWS, None)
+    if original is None or hasattr(original, "trackside"):
+        return
+    from msgspec.msgpack import Encoder  # of which `import torch` by itself needs nothing
+
+    encode = Encoder().encode
+
+    @wraps(original)
+    def next_index(self: Any) -> Any:
+        try:
+            drawn = original(self)
+        except StopIteration:
+            if (iteration := getattr(self, _ATTRIBUTE, None)) is not None:
+                _touch(iteration)
+            raise
+        try:
+            state = self.__dict__
+            iteration = state.get(_ATTRIBUTE)
+            number = 0 if iteration is None else state[iteration.draws]
+            if number and not iteration.why and type(drawn) is list and len(drawn) <= MOST_SAMPLES:
+                try:
+                    iteration.drawn[number] = encode(drawn)
+                except Exception:  # noqa: BLE001  of numbers of NumPy, or objects of the user's own
+                    _note(self, drawn, encode)
+                if len(iteration.drawn) > iteration.kept:
+                    iteration.trim(number)
+            else:
+                iteration = _note(self, drawn, encode)
+            if _around and iteration is not None:
+                _touch(iteration)
+        except Exception:  # noqa: BLE001  private names of PyTorch may change, and training must go on
+            setattr(kind, _DRAWS, original)
+        return drawn
+
+    next_index.trackside = True  # type: ignore[attr-defined]
+    setattr(kind, _DRAWS, next_index)
+
+
+def _note(iterator: Any, drawn: Any, encode: Callable[[Any], bytes]) -> LoaderIteration:
+    """Note the first batch of an iteration, or an unusual one."""
+    state = iterator.__dict__
+    iteration: LoaderIteration | None = state.get(_ATTRIBUTE)
+    if iteration is None or not state[iteration.draws]:
+        iteration = state[_ATTRIBUTE] = LoaderIteration(iterator)
+    number = state[iteration.draws]
+    samples = None
+    if not iteration.why:
+        listed = _listed(drawn)
+        samples = encode([_id(one) for one in listed[:MOST_SAMPLES]])
+        if len(listed) > MOST_SAMPLES:
+            iteration.sizes[number] = len(listed)
+    elif iteration.turns == number and iteration.workers and all(state["_workers_status"]):
+        iteration.turns += 1
+    iteration.drawn[number] = samples
+    iteration.trim(number)
+    return iteration
+
+
+def _touch(iteration: LoaderIteration) -> None:
+    for touched in _around:
+        touched.add(iteration)
+
+
+def _ids(yielded: Mapping[Any, Any]) -> bytes | None:
+    """Return the ids that a batch has itself, as of WebDataset; numbers on a device are left there."""
+    from msgspec.msgpack import encode  # the same
+
+    for key in IDS:
+        ids: Any = yielded.get(key)
+        if getattr(ids, "is_cpu", False) and ids.dim() == 1 and not ids.is_floating_point():
+            ids = ids.tolist()
+        if isinstance(ids, (list, tuple)) and ids and all(type(one) in {int, str} for one in ids):
+            return encode([_id(one) for one in ids[:MOST_SAMPLES]])
+    return None
+
+
+def _callers() -> Iterator[str]:
+    """Yield the modules among the callers that ask for a batch before they yield the one before."""
+    frame: Any = sys._getframe()  # noqa: SLF001  public in all but its name
+    for _ in range(FRAMES):
+        name = frame.f_globals.get("__name__", "")
+        if name in _AHEAD:
+            yield name
+        frame = frame.f_back
+        if frame is None:
+            return
+
+
+def _listed(drawn: Any) -> list[Any]:
+    """Return what a sampler of the user's own has drawn as a list: without automatic batching it is a single index."""
+    listed = getattr(drawn, "tolist", None)
+    drawn = drawn if listed is None else listed()
+    return list(drawn) if isinstance(drawn, (tuple, list, set, range)) else [drawn]
+
+
+def _id(sample: Any) -> int | str:
+    try:
+        return int(index(sample))
+    except TypeError:
+        return text_of(sample)[:SAMPLE_LENGTH]
+
+
+def _nothing() -> None:
+    """Stand for a weak reference whose object has gone."""
+
+
+_iterations: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_around: list[set[LoaderIteration]] = []
+"""Where the iterations go that draw while the last `BatchFollower` waits that follows no loader itself."""
