@@ -8,7 +8,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Episode, Streak
-from trackside_daemon.detectors.learnt import FIRST
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, SortedWindow
 from trackside_daemon.model.text import factor, number
@@ -27,6 +26,7 @@ BLOCK = 10  # the long memory: the medians of the last BLOCKS blocks of BLOCK sa
 BLOCKS = 50
 SETTLED = 20  # of them, before which a norm falls because the training has just begun
 
+FIRST = 5  # norms whose median is that of the start
 LEAST = 1e-30  # smaller norms count as this value, because zero has no logarithm
 NOTHING = 1e-8  # a smaller norm has vanished, whatever it was before
 VANISHED = 20  # consecutive low samples that make an alert, and consecutive normal ones that end it

@@ -68,13 +68,13 @@ class SampleAlert:
 
     Attributes:
         alerts: The alert's name.
-        severity: Its severity.
+        severity: Its severity, a warning unless the class has another.
         firing: It fires.
         firing_for: The samples for which it has fired.
     """
 
     alerts: tuple[str, ...]
-    severity: Severity
+    severity: Severity = "warning"
 
     def __init__(self) -> None:
         self.firing = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.run_view import RunAlert
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.text import number
@@ -76,7 +77,7 @@ class PipelineBlind:
                 yield Finding("MonitorBlind", "warning", where, clock.now, text, over=True)
 
 
-class RunBlind:
+class RunBlind(RunAlert):
     """`MonitorBlind` of one run whose clients dropped messages, because the spool was full while no daemon accepted them.
 
     Values that are not numbers do not count: the client names their keys in the log of the training.
@@ -85,7 +86,7 @@ class RunBlind:
     alert = "MonitorBlind"
 
     def __init__(self, run: RunProgress) -> None:
-        self._run = run
+        super().__init__(run)
         self._lost = 0
         self._at = 0.0
         self._severity: Severity | None = None

@@ -58,11 +58,8 @@ CONFIRM = 8  # samples in a row with a level that low
 # by chance, and few blocks give the error badly.
 REWARD_ERRORS, FEW = 4.0, 3.0
 
-SPANS = (
-    1,
-    2,
-    4,
-)  # distances in blocks over which rewards wander: the order of the tasks, and what the policy tries, make them
+# Distances in blocks over which rewards wander: the order of the tasks, and what the policy tries, make them.
+SPANS = (1, 2, 4)
 SCATTERS = 16  # blocks that give the scatter of single rewards
 WIDER = 1.25  # factor of the standard error by that scatter
 SWINGS = 1.5  # factor by which a fall must be deeper than earlier ones that were made good
@@ -76,7 +73,6 @@ class ZeroVariance(SampleAlert):
     """`NoLearningSignal`: a share of the groups have equal rewards, as the mean of 20 samples."""
 
     alerts = ("NoLearningSignal",)
-    severity = "warning"
 
     def __init__(self, most: float = DEFAULTS.no_signal_ratio) -> None:
         super().__init__()
@@ -99,7 +95,6 @@ class ZeroSpread(SampleAlert):
     """`NoLearningSignal`: the standard deviation of the rewards is zero for 32 samples."""
 
     alerts = ("NoLearningSignal",)
-    severity = "warning"
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +122,6 @@ class KlBlowup(LevelAlert):
     """
 
     alerts = ("KlBlowup",)
-    severity = "warning"
     spans = 10, 96
 
     def __init__(self, most: float = DEFAULTS.kl_most) -> None:
@@ -163,7 +157,6 @@ class Mismatch(LevelAlert):
     """
 
     alerts = ("TrainInferenceMismatch",)
-    severity = "warning"
     spans = 8, 128
 
     def __init__(self, most: float = DEFAULTS.mismatch_most) -> None:
@@ -201,7 +194,6 @@ class ImportanceRatio(LevelAlert):
     """
 
     alerts = ("TrainInferenceMismatch",)
-    severity = "warning"
     spans = 12, 1
 
     def __init__(self, most: float = DEFAULTS.importance_ratio_most) -> None:
@@ -225,7 +217,6 @@ class Truncation(LevelAlert):
     """`TruncationRising`: the median share of responses that the limit of the length cuts, over 10 samples, is above a threshold."""
 
     alerts = ("TruncationRising",)
-    severity = "warning"
     spans = 10, 64
 
     def __init__(self, most: float = DEFAULTS.truncated_ratio) -> None:
@@ -319,10 +310,8 @@ class RewardCollapse:
         self._scatter = SortedWindow(SCATTERS)
         self._bends = {span: SortedWindow(BLOCK) for span in SPANS}
         self._lowest, self._best, self._base, self._least = inf, -inf, inf, inf
-        self._deepest, self._swing = (
-            inf,
-            0.0,
-        )  # mean of the present swing below the best level; depth of those that are over
+        # The mean of the present swing below the best level, and the depth of those that are over.
+        self._deepest, self._swing = inf, 0.0
         self._low = 0
         self._episode = Episode("RewardCollapse")
 
