@@ -249,14 +249,15 @@ class Firing:
     def __init__(self) -> None:
         self._severity: dict[tuple[str, str], Severity] = {}
 
-    def apply(self, key: str, detection: Detection) -> State | None:
-        """Apply a detection for a key, and return the new state of its alert; None if nothing changes."""
+    def apply(self, key: str, detection: Detection) -> tuple[State, Severity] | None:
+        """Apply a detection for a key; return state and severity of its alert, which ends as severe as it was. None if nothing changes."""
         alert = (detection.alert, key)
         if detection.over:
-            return None if self._severity.pop(alert, None) is None else "resolved"
+            severity = self._severity.pop(alert, None)
+            return severity and ("resolved", severity)
         state: State = "repeated" if alert in self._severity else "firing"
         self._severity[alert] = detection.severity
-        return state
+        return state, detection.severity
 
     def end(self) -> Iterator[tuple[str, str, Severity]]:
         """Resolve all alerts; return name, key and severity of each."""
@@ -266,7 +267,3 @@ class Firing:
     def now(self) -> set[tuple[str, str]]:
         """Return name and key of each firing alert."""
         return set(self._severity)
-
-    def severity(self, key: str, detection: Detection) -> Severity:
-        """Return the severity of the firing alert, else that of the detection: an end is as severe as its alert."""
-        return self._severity.get((detection.alert, key), detection.severity)

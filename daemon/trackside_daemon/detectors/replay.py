@@ -134,11 +134,9 @@ class Replay:
         for key, detection in rank.detectors.evaluate(columns):
             if not self._wanted.has(detection):
                 continue
-            severity = rank.firing.severity(key, detection) if detection.over else detection.severity
-            state = rank.firing.apply(key, detection)
-            if state is not None:
+            if (applied := rank.firing.apply(key, detection)) is not None:
                 place = self._place(row, key)
-                yield AlertChange(detection.alert, state, severity, key, row.rank, place, row.step, detection.text)
+                yield AlertChange(detection.alert, *applied, key, row.rank, place, row.step, detection.text)
 
     def readings(self) -> Iterator[tuple[int, str, str]]:
         """Yield rank, key and reason of each loss that is read as an objective."""
