@@ -75,7 +75,7 @@ def test_each_finding_is_over_only_after_it_was_found(
 def test_a_rank_pushed_in_rows_finds_what_it_does_in_one_push() -> None:
     loss, norm = falling(500), falling(500, start=2, end=1, seed=3)
     rate = [1e-3] * 295 + [1.5e-3] * 205
-    loss[300:304], norm[302], loss[400] = [1.4 * value for value in loss[300:304]], 9.0, loss[400] * 1.4
+    loss[300:304], norm[303], loss[400] = [1.4 * value for value in loss[300:304]], 9.0, loss[400] * 1.4
     keys = {"train/loss": loss, "grad_norm": norm, "lr": rate}
     rows, whole = RankDetectors(), RankDetectors()
     by_row = [

@@ -74,8 +74,6 @@ class BestLoss:
         key: The key; empty before there is one.
     """
 
-    __slots__ = ("_best", "_last", "_roles", "_step", "key", "rank")
-
     def __init__(self, rank: int, roles: KeyRoles = BY_NAME) -> None:
         self.rank = rank
         self._roles = roles
