@@ -1,6 +1,6 @@
 """Print what the loss detectors find in all labelled logs, and what each rule of them adds over the others.
 
-The value of a row is a point for each event that is found, and for each that stays and is told, by any alert of the run, less one for each
+The value of a row is a point for each event that is found, and for each that stays and is notified, by any alert of the run, less one for each
 false alarm, and three for each healthy series that is warned. The last column leaves the logs of one dataset out at a time: the rule is
 dropped if the others then have no less value, and the change on the dataset left out counts. A rule that adds nothing is to be deleted.
 
@@ -46,7 +46,7 @@ RULES: dict[str, tuple[str, str, object]] = {
     "a new model": ("loss_restart", "LEAP", inf),
     "leaps at equal distances": ("loss_restart", "EQUAL", -1.0),
 }
-SOON = 200  # samples after its beginning within which an event is told
+SOON = 200  # samples after its beginning within which an event is notified
 
 
 class Outcome(NamedTuple):
@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
     grave: int = 0
     grave_found: int = 0
     lasting: int = 0
-    told: int = 0
+    notified: int = 0
     false: int = 0
     wrong: int = 0
     healthy: int = 0
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
     @property
     def value(self) -> int:
         """The points."""
-        return self.found + self.told - self.false - 3 * self.warned
+        return self.found + self.notified - self.false - 3 * self.warned
 
 
 class Alarm(NamedTuple):
@@ -100,13 +100,13 @@ def outcome(score: ModuleType, log: Log, alarms: Sequence[Alarm], others: Sequen
     grave = [place for place, one in enumerate(events) if one["kind"] != "hard_batch"]
     lasting = [one for one in events if one["kind"] not in {"hard_batch", "spike"}]
 
-    def is_told(first: int, last: int) -> bool:
+    def is_notified(first: int, last: int) -> bool:
         here = any(first <= one.place <= last for one in loud)
         return here or any(rows[first] <= place <= rows[min(last, len(rows) - 1)] for place in outside)
 
-    told = sum(is_told(one["start"], max(one["end"] + TOLERANCE, one["start"] + SOON)) for one in lasting)
+    notified = sum(is_notified(one["start"], max(one["end"] + TOLERANCE, one["start"] + SOON)) for one in lasting)
     critical = any(one.severity == "critical" for one in loud)
-    counts = len(grave), len(found.keys() & grave), len(lasting), told, false, wrong + grey
+    counts = len(grave), len(found.keys() & grave), len(lasting), notified, false, wrong + grey
     return Outcome(len(events), len(found), *counts, not grave, bool(loud) and not grave, critical and not grave)
 
 
@@ -164,7 +164,7 @@ def _limits(one: Outcome, samples: int) -> None:
         ("recall", one.found, one.events, 0.92),
         ("recall without hard batches", one.grave_found, one.grave, 0.90),
         ("P* without hard batches", one.grave_found, one.grave_found + one.wrong, 0.85),
-        ("told of what stays", one.told, one.lasting, 0.90),
+        ("notified of what stays", one.notified, one.lasting, 0.90),
     )
     head("limits, dev and dev2", "measured", "target", "")
     for what, count, of, least in shares:
