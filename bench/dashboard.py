@@ -48,7 +48,7 @@ LIVE_LIMIT = 2.0
 WEIGHT_LIMIT = 250.0
 LOAD_SECONDS = 600.0
 
-LISTED = "document.querySelectorAll('main tr a[href^=\"/runs/\"]').length >= {}"
+LISTED = "document.querySelectorAll('main :is(tr, li) a[href^=\"/runs/\"]').length >= {}"
 CHART = "document.querySelector('.chart canvas')"
 WATCH = """
 const look = new MutationObserver(() => {

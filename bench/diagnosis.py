@@ -1,10 +1,11 @@
 """Compare the first cause of slow trainings of four gloo ranks with TraceML's, and what a step costs with either tool.
 
-    python bench/diagnosis.py                        three repeats each, TraceML once; `--full` for five; `--busy` beside four busy loops
+    python bench/diagnosis.py                        five repeats each; `--busy` beside four busy loops
     python bench/diagnosis.py --traceml VENV         a virtual environment that has traceml-ai and PyTorch, else it is left out
-    python bench/diagnosis.py --only "compute straggler" --repeats 1
+    python bench/diagnosis.py --only "compute straggler" --repeats 1 --at-once 1
 
-trackside gets the script as it is, by `trackside run --auto`; TraceML needs two lines in it. The cost is the CPU time of the
+trackside gets the script as it is, by `trackside run --auto`; TraceML needs two lines in it. A training takes 15 s of CPU time, most
+of it for the imports, and sleeps most of the time: so three run at once, with one daemon. The cost is the CPU time of the
 training's thread, which other work of the machine changes least, in pairs of steps: see bench/auto_steps.py and bench/watch.py.
 """
 
@@ -13,26 +14,34 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import re
 import socket
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
 from processes import ROOT, clean_environ, eventually
 
 from bench.daemons import fresh_daemon
 from bench.table import head, interval, machine, row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from processes import Daemon
 
 SCRIPT = ROOT / "tests" / "public" / "four_ranks.py"
 LONGEST = 900.0  # seconds of a training
 PAIRS = 1500  # of the steps of which the cost is measured
+NUMBERS = count()  # of the runs
 
 
 class Training(NamedTuple):
@@ -51,10 +60,12 @@ TRAININGS = {
         ("--slow=data", "--workers=1", "--seconds=0.25"), r"data_wait: the training waited for data", r"INPUT-BOUND"
     ),
     "input straggler": Training(
-        (*STRAGGLER, "data"), r"straggler: .*rank 2 waits [12]\d\d ms for its data", r"INPUT STRAGGLER.*r2"
+        (*STRAGGLER, "data"), r"straggler: .*rank 2 waits [\d.]+ m?s for its data", r"INPUT STRAGGLER.*r2"
     ),
     "compute straggler": Training(
-        (*STRAGGLER, "forward"), r"straggler: .*rank 2 takes \d+ ms longer in forward", r"COMPUTE STRAGGLER.*r2.*orward"
+        (*STRAGGLER, "forward"),
+        r"straggler: .*rank 2 takes [\d.]+ m?s longer in forward",
+        r"COMPUTE STRAGGLER.*r2.*orward",
     ),
     "memory creep": Training(("--slow=memory", "--steps=700", "--seconds=0.2"), r"host_memory_leak", r"MEMORY|CREEP"),
 }
@@ -63,29 +74,52 @@ TRAININGS = {
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--full", action="store_true")
     parser.add_argument("--busy", action="store_true")
-    parser.add_argument("--repeats", type=int, default=0)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--theirs", type=int, default=5, help="repeats of TraceML")
+    parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--only", default="")
     parser.add_argument("--traceml", type=Path)
     parser.add_argument("--cost", type=int, default=PAIRS, help="pairs; 0 for no table of costs")
     asked = parser.parse_args()
     machine()
-    traceml = asked.traceml if asked.traceml and (asked.traceml / "bin" / "traceml").exists() else None
-    if traceml is None:
+    traceml = asked.traceml and asked.traceml.absolute()
+    if traceml is None or not (traceml / "bin" / "traceml").exists():
         print("\nTraceML is left out: --traceml names no virtual environment that has traceml-ai.")
-    repeats = asked.repeats or (5 if asked.full else 3)
+        traceml = None
+    names = [name for name in TRAININGS if asked.only in {"", name}]
     with busy(4 if asked.busy else 0):
-        head(
-            f"{repeats} repeats" + ", four busy loops" * asked.busy, "right", "trackside run --auto", "right", "TraceML"
-        )
-        for name, training in TRAININGS.items():
-            if asked.only in {"", name}:
-                ours = [first_cause(training) for _ in range(repeats)]
-                theirs = [verdict(traceml, training) for _ in range(repeats if asked.full else 1)] if traceml else []
-                row(name, *shown(ours, training.cause), *shown(theirs, training.verdict))
+        beside = "four busy loops" if asked.busy else "none"
+        causes(names, traceml, (asked.repeats, asked.theirs), asked.at_once, beside)
         if asked.cost:
             costs(traceml, asked.cost)
+
+
+def causes(names: list[str], traceml: Path | None, repeats: tuple[int, int], at_once: int, beside: str) -> None:
+    """Print the table of first causes, and on standard error each as it comes."""
+    place = tempfile.TemporaryDirectory()
+    os.environ["TRACKSIDE_SPOOL"] = place.name  # of the daemon, too, for what is not sent at the end of a training
+    with place, fresh_daemon() as daemon, ThreadPoolExecutor(at_once) as pool:
+        ways: list[Callable[[Training], str]] = [partial(first_cause, daemon)]
+        ways += [partial(verdict, traceml)] if traceml else []
+        begun: dict[str, list[list[Future[str]]]] = {name: [] for name in names}
+        for way, number in zip(ways, repeats, strict=False):
+            for name in names:
+                begun[name].append([pool.submit(told, way, name) for _ in range(number)])
+        head(f"{repeats[0]} repeats, beside: {beside}", "right", "trackside run --auto", "right", "TraceML")
+        for name in names:
+            ours, theirs = [[one.result() for one in of] for of in (*begun[name], [])[:2]]
+            row(name, *shown(ours, TRAININGS[name].cause), *shown(theirs, TRAININGS[name].verdict))
+
+
+def told(way: Callable[[Training], str], name: str) -> str:
+    """Return what a tool finds in a training; the error if there is one, which is not right."""
+    try:
+        found = way(TRAININGS[name])
+    except (RuntimeError, subprocess.TimeoutExpired, pytest.fail.Exception) as error:
+        found = f"failed: {error}"
+    print(f"{name}: {found}", file=sys.stderr, flush=True)
+    return found
 
 
 def shown(found: list[str], right: str) -> tuple[str, str]:
@@ -131,19 +165,25 @@ def ran(command: list[str], **environ: str) -> str:
     return done.stdout
 
 
-def first_cause(training: Training) -> str:
-    """Return the first listed cause of a training under `trackside run --auto`, but its start, with its summary."""
-    with fresh_daemon() as daemon:
-        under = [sys.executable, "-m", "trackside_daemon", "run", "--auto", "--"]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", f"--master-port={free_port()}"]
-        place = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_URL": daemon.url, "TRACKSIDE_RUN_ID": "run"}
-        spool = {"TRACKSIDE_SPOOL": str(daemon.directory / "spool")}
-        ran([*under, *torchrun, str(SCRIPT), *training.flags], **place, **spool)
-        eventually(lambda: daemon.api("runs/run").json()["state"] == "finished")
-        causes = [one for one in daemon.api("runs/run/diagnosis").json()["causes"] if one["listed"]]
-        # These trainings last a minute, most of which a busy machine takes to import PyTorch.
-        first = next((one for one in causes if one["cause"] != "start_up"), None)
-        return f"{first['cause']}: {first['summary']}" if first else "none"
+def first_cause(daemon: Daemon, training: Training) -> str:
+    """Return the first listed cause of a training under `trackside run --auto`, but its start and its end, with its summary."""
+    under = [sys.executable, "-m", "trackside_daemon", "run", "--auto", "--"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", f"--master-port={free_port()}"]
+    run = f"run{next(NUMBERS)}"
+    place = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_URL": daemon.url, "TRACKSIDE_RUN_ID": run}
+    ran([*under, *torchrun, str(SCRIPT), *training.flags], **place)
+    eventually(lambda: daemon.api(f"runs/{run}").json()["state"] == "finished")
+    last = [flag for flag in ("--steps=40", *training.flags) if flag.startswith("--steps=")][-1]
+    eventually(lambda: ends(daemon, run) == [int(last.removeprefix("--steps=")) - 1] * 4)
+    listed = [one for one in daemon.api(f"runs/{run}/diagnosis").json()["causes"] if one["listed"]]
+    # These trainings last a minute, most of which a busy machine takes to import PyTorch and to end the processes.
+    first = next((one for one in listed if one["cause"] not in {"start_up", "idle_end"}), None)
+    return f"{first['cause']}: {first['summary']}" if first else "none"
+
+
+def ends(daemon: Daemon, run: str) -> list[int]:
+    """Return the last step of each rank that has arrived: of a busy machine, the daemon reads the last ones from the spool."""
+    return [one["last_step"] for one in daemon.api(f"runs/{run}").json()["metrics"] if one["key"] == "loss"]
 
 
 def free_port() -> int:
@@ -160,7 +200,8 @@ def verdict(venv: Path, training: Training) -> str:
         script.write_text(with_traceml(SCRIPT.read_text(encoding="utf-8")), encoding="utf-8")
         logs = ("--logs-dir", f"{place}/logs", "--run-name", "run")
         ranks = ("--nproc-per-node=4", f"--master-port={free_port()}")
-        ran([str(venv / "bin" / "traceml"), "run", str(script), *logs, *ranks, "--args", *training.flags])
+        port = f"--aggregator-port={free_port()}"
+        ran([str(venv / "bin" / "traceml"), "run", str(script), *logs, *ranks, port, "--args", *training.flags])
         summary = json.loads((Path(place) / "logs" / "run" / "final_summary.json").read_text(encoding="utf-8"))
         found: dict[str, Any] = summary["primary_diagnosis"]
         return f"{found['status']}: {found['summary']}"

@@ -245,6 +245,7 @@ The client reads these variables; the daemon ignores them:
 | `TRACKSIDE_KEY_FILE` | the key for a daemon on another machine, [from `trackside keys`](other-machines.md) |
 | `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
 | `TRACKSIDE_RANKS` | `zero` lets only rank 0 push; default `all` |
+| `TRACKSIDE_CODE` | `0`: [the code of a run](history.md#the-code-of-a-run) is not stored |
 | `TRACKSIDE_DISABLED` | `1` turns the client off |
 | `TRACKSIDE_LAUNCH` | set by [`trackside run`](run.md) to identify the runs of its command |
 | `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME` | where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes) |

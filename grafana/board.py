@@ -27,6 +27,13 @@ VARIABLES = {
 RUN_FILTER = "/^[^`]*$/"
 """Selectable runs: no format of Grafana escapes a backtick, which would end the quotes of `RUN` and break each panel."""
 
+STARTED = "max by (run) (last_over_time(trackside_training_start_timestamp_seconds{HERE}[$__range]))"
+LIVE = 'max by (run) (trackside_training_state{HERE, state=~"starting|running|stalled"})'
+ONE_RUN = f"query_result(sort_desc(({STARTED} + 1e10 * {LIVE}) or {STARTED}))"
+"""The runs of the time range, live ones first, then the newest: a dashboard of one run opens on the first of them."""
+
+ONE_RUN_FILTER = '/^{run="([^`]*)"} /'
+
 
 class Row:
     """A heading and the panels below it; a *collapsed* row hides its panels until it is clicked."""
@@ -123,10 +130,13 @@ def _all_panels(panels: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _variable(name: str, *, multiple: bool) -> dashboard.QueryVariable:
     label, query = VARIABLES[name]
+    is_sorted = name == "run" and not multiple
+    query = ONE_RUN if is_sorted else query
     variable = dashboard.QueryVariable(name).label(label).datasource(SOURCE).query(expand(query))
     if name == "run":
-        variable.regex(RUN_FILTER)
-    variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(models.VariableSort.NATURAL_ASC)
+        variable.regex(ONE_RUN_FILTER if is_sorted else RUN_FILTER)
+    order = models.VariableSort.DISABLED if is_sorted else models.VariableSort.NATURAL_ASC
+    variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(order)
     if not multiple:
         return variable.multi(False).include_all(False)
     variable.current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))

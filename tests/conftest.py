@@ -34,6 +34,9 @@ pytest_plugins = ["forked_runs"]
 # PyTorch with a thread for each processor keeps those of a busy machine waiting, and its operations in tests are small.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# The code of a run is that of all tests here.
+os.environ["TRACKSIDE_CODE"] = "0"
+
 # The time of this process until a test opens a run belongs to no run.
 process_info.startup(clocks.read_clocks())
 

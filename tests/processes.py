@@ -184,8 +184,8 @@ def alarms(daemon: Daemon, label: str = "") -> dict[str, float]:
     return {name: value for name, value in found.items() if value and 'severity="info"' not in name and label in name}
 
 
-OURS = {"TRACKSIDE_SPOOL", "TRACKSIDE_NVML_LOCK"}
-"""What a test's daemon shares with nothing else on this machine."""
+OURS = {"TRACKSIDE_SPOOL", "TRACKSIDE_NVML_LOCK", "TRACKSIDE_CODE"}
+"""What a test's daemon shares with nothing else on this machine, and what its trainings leave out."""
 
 STRANGE = ("TRACKSIDE_", "SLURM_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "TEXTUAL")
 

@@ -138,6 +138,7 @@ def init(
             sender.add(session)
             _process.queues.add(run.queue)
             _process.follow_cells()
+            _process.follow_compilations()
             _record_restart(run)
     return run
 

@@ -1,7 +1,7 @@
 """Read values that are still on a GPU: copied when they are pushed, read when they have arrived. The host never waits.
 
 The thread that pushes starts a copy into pinned memory, records an event behind it and returns. At its later pushes it
-queries the event and delivers what has arrived. An array of JAX copies itself, and says when it is ready.
+queries the event and delivers what has arrived.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ class DeviceScalars:
         self._lose = lose
         self._add_gpu = add_gpu
         self._given = cuda
-        self._arrays: dict[int, deque[_Arrays]] = {}
         # By thread: an event query or an allocation of pinned memory in any other thread breaks the capture of a CUDA graph
         # (pytorch/pytorch#104487, #176251).
         self._rings: dict[int, dict[Any, _Ring]] = {}
@@ -116,13 +115,9 @@ class DeviceScalars:
         Args:
             pushed_at: Monotonic nanoseconds of the push.
             tag: Passed to `deliver`.
-            scalars: Tensors that `is_on_device`, or arrays of JAX, by key.
+            scalars: Tensors that `is_on_device`, by key.
         """
         refused: dict[str, str] = {}
-        arrays = {key: value for key, value in scalars.items() if hasattr(value, "is_ready")}
-        if arrays:
-            refused = self._await(pushed_at, tag, arrays)
-            scalars = {key: value for key, value in scalars.items() if key not in arrays}
         for device in {value.device: None for value in scalars.values()}:
             here = {key: value for key, value in scalars.items() if value.device == device}
             try:
@@ -132,40 +127,8 @@ class DeviceScalars:
                 refused |= dict.fromkeys(here, _reason(error))
         return refused
 
-    def _await(self, pushed_at: int, tag: Any, arrays: dict[str, Any]) -> dict[str, str]:
-        waiting = self._arrays.setdefault(threading.get_ident(), deque())
-        if len(waiting) >= SLOTS:
-            return dict.fromkeys(arrays, f"the values of {SLOTS} pushes are on their way from the device already")
-        for array in arrays.values():
-            with suppress(Exception):  # a buffer that was deleted
-                if getattr(array.device, "platform", "") != "cpu":
-                    array.copy_to_host_async()
-        waiting.append(_Arrays(pushed_at, tag, arrays))
-        return {}
-
-    def _collect_arrays(self, waiting: deque[_Arrays]) -> None:
-        """Deliver the arrays that are ready, oldest first; one that was deleted meanwhile, as a donated one, is lost."""
-        while waiting:
-            first, lost = waiting[0], 0
-            values: dict[str, float] = {}
-            for key, array in first.arrays.items():
-                try:
-                    if not array.is_ready():
-                        return
-                    values[key] = float(array.item())
-                except Exception:  # noqa: BLE001  deleted, or its device has failed
-                    lost += 1
-            if not waiting or waiting[0] is not first:  # a push of a signal handler has delivered it meanwhile
-                continue
-            waiting.popleft()
-            if lost:
-                self._lose(lost)
-            self._deliver(first.pushed_at, first.tag, values)
-
     def poll(self) -> None:
         """Deliver this thread's values that have arrived, oldest first."""
-        if self._arrays and (waiting := self._arrays.get(threading.get_ident())):
-            self._collect_arrays(waiting)
         rings = self._rings.get(threading.get_ident())
         if rings:
             for ring in tuple(rings.values()):
@@ -181,16 +144,12 @@ class DeviceScalars:
         alive = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
         rings = [(owner, ring) for owner, rings in tuple(self._rings.items()) for ring in tuple(rings.values())]
         ours = [ring for owner, ring in rings if owner not in alive]
-        arrays = [waiting for owner, waiting in tuple(self._arrays.items()) if owner not in alive]
         while True:
             for ring in ours:
                 self._collect(ring)
-            for waiting in arrays:
-                self._collect_arrays(waiting)
-            if not (any(ring.pending for ring in ours) or any(arrays)) or monotonic() - begun >= seconds:
+            if not any(ring.pending for ring in ours) or monotonic() - begun >= seconds:
                 break
             sleep(POLL_SECONDS)
-        self._lose(sum(len(one.arrays) for waiting in tuple(self._arrays.values()) for one in tuple(waiting)))
         for _, ring in rings:
             self._lose(sum(len(copy.slots) for copy in tuple(ring.pending)))
         return monotonic() - begun
@@ -218,14 +177,6 @@ class DeviceScalars:
         except Exception:  # noqa: BLE001  the device has failed, and no pending value will ever arrive
             lost, ring.pending = ring.pending, deque()
             self._lose(sum(len(copy.slots) for copy in lost))
-
-
-class _Arrays(NamedTuple):
-    """The arrays of one push that are not ready."""
-
-    pushed_at: int
-    tag: Any
-    arrays: dict[str, Any]
 
 
 class _Copy(NamedTuple):

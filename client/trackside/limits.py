@@ -20,3 +20,4 @@ IMAGE_SIDE = 4096  # pixels of the longest side of an image
 IMAGE_PIXELS = 4 * 1024 * 1024  # all pixels of an image: a decoder needs 4 to 8 bytes for each
 ARRAY_SIDE = 1024  # pixels of an image that a client makes of an array: of a larger one it leaves out rows and columns
 MEDIA_TEXT_LENGTH = 65_536  # characters of a text
+CODE_KEY = "trackside/code"  # name of the text that has the code of a run

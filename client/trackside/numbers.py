@@ -1,10 +1,12 @@
 """Decide what counts as a number of a push: any kind of number, and a tensor or an array of one, which may still be on a device."""
 
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 TEXT = (str, bytes, bytearray)
+NUMBERS = frozenset((float, int))
 
 
 class NoNumberError(TypeError):
@@ -12,6 +14,7 @@ class NoNumberError(TypeError):
 
 
 _tensor: Any = None  # torch.Tensor, once torch is imported: each push would miss the CPU caches to find it
+_array: Any = None  # the type of JAX's arrays, once one is pushed, for the same reason
 
 
 def _tensor_class() -> Any:
@@ -27,12 +30,16 @@ def is_on_device(value: object) -> bool:
     return isinstance(value, kind) and bool(value.is_cuda) and value.numel() == 1 and not value.is_complex()
 
 
-def read_number(value: Any) -> float | None:
-    """Return ``float()`` of a number of any kind, or of the local part of a sharded one; None if that would wait for a device.
+def read_number(value: Any) -> Any:
+    """Return ``float()`` of a number of any kind, or of the local part of a sharded one, if that waits for no device.
+
+    Else return None for a tensor, and an array of JAX itself, which the sender thread reads later.
 
     Raises:
         TypeError: It is not a number. Its methods may raise anything else.
     """
+    if type(value) is _array:
+        return _computed(value)
     if type(value) is (_tensor or _tensor_class()) and value.is_cpu and not value.dim():
         # Past PyTorch's dispatcher, which takes longer than a push, and without a warning if the tensor has a gradient.
         try:
@@ -41,13 +48,20 @@ def read_number(value: Any) -> float | None:
             pass
     if isinstance(value, TEXT):  # float() would read "3"
         raise TypeError
-    is_of_jax = is_array(value)  # first: the attributes of a traced one raise
+    if is_array(value):  # first: the attributes of a traced one raise
+        return _computed(value)
     value = local_part(value)
-    if is_on_device(value) or (is_of_jax and not value.is_ready()):
+    if is_on_device(value):
         return None
     if hasattr(value, "dtype"):
         value = _element(value)
     return float(value)
+
+
+def refusal(value: object, error: Exception) -> str:
+    """Return why a value is refused, after an error of `read_number`."""
+    is_known = isinstance(error, NoNumberError)
+    return str(error) if is_known else f"a value of type {type(value).__name__} is not a number"
 
 
 def is_array(value: object) -> bool:
@@ -56,6 +70,7 @@ def is_array(value: object) -> bool:
     Raises:
         NoNumberError: It stands for one while JAX traces a function, and has no number.
     """
+    global _array  # noqa: PLW0603
     jax = sys.modules.get("jax")
     kind = getattr(jax, "Array", None)  # missing while another thread imports it
     if kind is None or not isinstance(value, kind):
@@ -63,7 +78,25 @@ def is_array(value: object) -> bool:
     tracer = getattr(getattr(jax, "core", None), "Tracer", ())
     if isinstance(value, tracer) or not hasattr(value, "copy_to_host_async"):
         raise NoNumberError("it has no number inside a function that JAX compiles or derives; push what that returns")
+    _array = type(value)
     return True
+
+
+def _computed(array: Any) -> Any:
+    """Return the number of an array of JAX, or the array itself as long as it is not computed."""
+    try:
+        if not array.is_ready():
+            if array.shape and math.prod(array.shape) != 1:  # one that waits keeps its memory
+                raise TypeError
+            return array
+        number = array.item() if array.shape == () else None
+    except RuntimeError:  # it is on several hosts, or deleted
+        number = None
+    if type(number) in NUMBERS:
+        return number
+    if array.is_deleted():
+        raise NoNumberError("its array was donated to a compiled function and not read before; push array.copy()")
+    return float(_element(local_part(array)))
 
 
 def _element(value: Any) -> Any:

@@ -6,11 +6,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import cancel_recording
 from trackside.environment.exit_status import exception_fields, outcome, watch_exit_calls
+from trackside.totals.phases import COMPILE, PhaseMark
 from trackside.training_log import warn
 from trackside.transport.close_timeout import flush_timeout
 
@@ -66,7 +67,7 @@ class ProcessState:
         self.is_restart_recorded = False
         self._senders: dict[str | None, Sender] = {}
         self._parents: list[Sender | RowQueue] = []
-        self._watching = self._exiting = self._follows_cells = False
+        self._watching = self._exiting = self._follows_cells = self._follows_jax = False
 
     def sender(self, endpoint: str | None) -> Sender | None:
         """Return the sender for an endpoint, None if there can be none; the first call also watches for the exit."""
@@ -94,6 +95,20 @@ class ProcessState:
     def follow_cells(self) -> None:
         """Report the end of each cell of a notebook to the open runs."""
         self._follows_cells = self._follows_cells or after_cells(self._end_cell)
+
+    def follow_compilations(self) -> None:
+        """Report each compilation of JAX to the open runs, as a phase."""
+        monitoring = getattr(sys.modules.get("jax"), "monitoring", None)
+        if monitoring is not None and not self._follows_jax:
+            self._follows_jax = True
+            monitoring.register_event_duration_secs_listener(self._compiled)
+
+    def _compiled(self, event: str, seconds: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            ended = monotonic_ns()
+            for queue in [queue for queue in list(self.queues) if queue.thread == threading.get_ident()]:
+                queue.mark(ended - int(seconds * 1e9), PhaseMark(enters=True, phase=COMPILE, automatic=True))
+                queue.mark(ended, PhaseMark(enters=False, phase=COMPILE, automatic=True))
 
     def _end_cell(self) -> None:
         for queue in list(self.queues):

@@ -22,7 +22,7 @@ from trackside.environment.config import as_json
 from trackside.limits import MEDIA_KEY_LENGTH, ROWS_WAITING, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.media.unsent import UnsentMedia
-from trackside.numbers import NoNumberError, local_part, read_number
+from trackside.numbers import NUMBERS, local_part, read_number, refusal
 from trackside.packing import text_of, writable
 from trackside.pending_values import PendingValues
 from trackside.totals.phases import Phase
@@ -47,7 +47,6 @@ MEDIA_BYTES_WAITING = 8 * 1024 * 1024  # limit of queued images, texts and table
 MAX_WARNED_KEYS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
 
-_NUMBERS = frozenset((float, int))
 _SEVERITIES = ("info", "warning", "critical")
 
 
@@ -195,7 +194,7 @@ class RowQueue:
                 break
         self._append_values(pushed_at, place, values)
 
-    def record(self, moment: int, step: int, values: dict[str, float]) -> bool:
+    def record(self, moment: int, step: int | Deferred, values: dict[str, float]) -> bool:
         """Queue numbers that were measured at another time; return False if the queue is so full that it could drop some.
 
         Args:
@@ -483,7 +482,7 @@ class RowQueue:
         numbers: dict[str, float] = {}
         scalars: dict[str, Any] = {}
         for key, value in named.items():
-            if type(value) in _NUMBERS:
+            if type(value) in NUMBERS:
                 numbers[key] = value
                 continue
             try:
@@ -492,9 +491,7 @@ class RowQueue:
                 else:
                     numbers[key] = number
             except Exception as error:  # noqa: BLE001  a value's own __float__ may raise anything
-                is_known = isinstance(error, NoNumberError)
-                reason = str(error) if is_known else f"a value of type {type(value).__name__} is not a number"
-                self.refuse(1, key, f"{_shown(key)}: {reason}")
+                self.refuse(1, key, f"{_shown(key)}: {refusal(value, error)}")
         return numbers, self._defer(pushed_at, step, numbers, scalars) if scalars else step
 
     def _defer(
@@ -564,8 +561,7 @@ def whole_number(number: Any) -> int:
         return int(operator.index(number))
     except TypeError:
         real = read_number(number)
-        if real is None:
-            real = float(number)
+        real = float(number if real is None else real)
         if not real.is_integer():
             raise
         return int(real)

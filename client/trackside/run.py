@@ -76,8 +76,8 @@ class Run:
 
         A value is an int, a float, or anything with ``__float__``, which is read at once. A mapping among the values is
         flattened: ``{"eval": {"bleu": 31.2}}`` has the key ``eval.bleu``. A CUDA tensor of one element is
-        copied without waiting, and its value is recorded at a later push or at the end of the run. Of a DTensor the
-        local part counts. NaN and infinities are recorded. A value that is not a number is dropped and counted, with one
+        copied without waiting, and its value is recorded at a later push or at the end of the run; an array of JAX is read
+        by the client's thread once it is computed. Of a DTensor the local part counts. NaN and infinities are recorded. A value that is not a number is dropped and counted, with one
         warning per key.
 
         Args:

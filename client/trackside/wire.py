@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from functools import cache
 from typing import Annotated, Any
 
 import msgspec
@@ -486,6 +487,9 @@ SUMMARY = "summary"
 EXCEPTION = "exception"
 """The kind of an event with the exception that ends a run: its ``type``, ``text`` and ``traceback``."""
 
+CLOSED = "Connection closed by peer in collective "
+"""Begin of the cause of a rank's end that Gloo reports to it: number and group, a colon, and the rank's own call follow."""
+
 
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
     """An event that the training code reports.
@@ -857,7 +861,13 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
-_decode_body = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in BODIES.items() if body is not None}
+
+
+@cache
+def _decoder(kind: str) -> Any:
+    """Return the decoder of a kind of message, which takes as long to make as a module to import; None for one without a body."""
+    body = BODIES[kind]
+    return None if body is None else msgspec.msgpack.Decoder(body).decode
 
 
 def encode(envelope: Envelope, body: Body = None) -> list[bytes]:
@@ -890,8 +900,8 @@ def decode_body(kind: str, frame: bytes) -> Any:
     Raises:
         WireError: The body is too large, is not msgpack, or does not match the schema.
     """
-    has_none = kind not in _decode_body or (kind == "welcome" and not frame)
-    return None if has_none else _guarded("body", _decode_body[kind], frame)
+    decode = _decoder(kind)
+    return None if decode is None or (kind == "welcome" and not frame) else _guarded("body", decode, frame)
 
 
 def _guarded(reason: str, decode: Any, frame: bytes) -> Any:

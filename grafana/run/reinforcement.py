@@ -10,7 +10,7 @@ NONE = "no reinforcement learning"
 
 def row() -> Row:
     """Return the row, which is empty for other trainings."""
-    return Row("Reinforcement learning", *_policy(), *_responses())
+    return Row("Reinforcement learning", *_policy(), *_responses(), collapsed=True)
 
 
 def _mean(*names: str) -> list[Query]:

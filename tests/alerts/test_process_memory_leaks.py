@@ -26,11 +26,12 @@ class Node:
 
     Attributes:
         process: What begins the pid of each rank.
+        run_id: Id of the run.
     """
 
     def __init__(self, every: float = 10.0, room: float = 100 * GIB, most: int = 1024) -> None:
         self.every, self.room = every, room
-        self.process = ""
+        self.process, self.run_id = "", "id"
         self.now = 1000.0
         self.state = State()
         self.leaks = ProcessLeaks(self.state, clock=lambda: self.now, wall=lambda: EPOCH + self.now, most=most)
@@ -54,7 +55,8 @@ class Node:
                 samples += [
                     sample(series, held),
                     sample(
-                        f"trackside_process_info{{pid={self.process}{rank},role=rank,run=r,run_id=id,rank={rank}}}", 1.0
+                        f"trackside_process_info{{pid={self.process}{rank},role=rank,run=r,run_id={self.run_id},rank={rank}}}",
+                        1.0,
                     ),
                     sample(f"trackside_training_step{{run=r,rank={rank}}}", float(int(self.now))),
                 ]
@@ -115,6 +117,14 @@ def test_a_leak_that_takes_a_gibibyte_in_minutes_is_reported_in_minutes() -> Non
     assert [one[:2] for one in Node(every=1.0).run(310 / 3600, own_0=1.3 * 12 * GIB)] == [("HostMemoryLeak", False)]
     soon = Node(every=1.0, room=8 * GIB).run(110 / 3600, own_0=2 * 12 * GIB)
     assert [one[:2] for one in soon] == [("HostMemoryLeak", False)]
+
+
+def test_a_leak_of_the_next_run_of_a_name_ends_the_alert_about_the_run_before() -> None:
+    node = Node(every=1.0, room=8 * GIB)
+    assert [one[:2] for one in node.run(110 / 3600, own_0=2 * 12 * GIB)] == [("HostMemoryLeak", False)]
+    node.process, node.run_id = "2", "next"
+    again = node.run((FORGET_SECONDS + 60) / 3600, own_0=2 * 12 * GIB)
+    assert [one[:2] for one in again] == [("HostMemoryLeak", True), ("HostMemoryLeak", False)]
 
 
 def test_a_process_that_starts_again_is_compared_with_itself() -> None:

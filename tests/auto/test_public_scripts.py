@@ -161,11 +161,17 @@ def test_frameworks_get_their_callbacks_and_checkpoints_stay_as_they_are(framewo
         assert TIMES.sub("", text) == TIMES.sub("", frameworks.watched[name]), name
     found = frameworks.found
     logged = [float(loss) for loss in re.findall(r"'loss': '?([\d.]+)", frameworks.watched["run_clm"])]
+    rates = [float(rate) for rate in re.findall(r"'learning_rate': '?([\d.e-]+)", frameworks.watched["run_clm"])]
     assert list(found.points("run_clm", "loss").values()) == pytest.approx(logged, abs=1e-3)
-    assert len(found.points("lightning_autoencoder", "train_loss")) == 1
-    losses = list(found.points("accelerate_example", "loss").values())
+    assert list(found.points("run_clm", "learning_rate").values()) == pytest.approx(rates, rel=1e-3)
+    printed = dict(re.findall(r"^(\w+) (\S+)$", frameworks.watched["lightning_autoencoder"], re.MULTILINE))
+    losses, validated = (found.points("lightning_autoencoder", key) for key in ("loss", "val_loss"))
+    assert list(losses) == list(range(1, int(printed["steps"]) + 1))
+    assert f"{losses[len(losses)]:.6f}" == printed["train_loss"]
+    assert f"{validated[len(losses)]:.6f}" == printed["val_loss"]
+    accelerated = list(found.points("accelerate_example", "loss").values())
     means = [float(text.split()[-1]) for text in frameworks.watched["accelerate_example"].splitlines()]
-    assert [sum(losses[first : first + 8]) / 8 for first in (0, 8, 16)] == pytest.approx(means, abs=1e-6)
+    assert [sum(accelerated[first : first + 8]) / 8 for first in (0, 8, 16)] == pytest.approx(means, abs=1e-6)
     for name in FRAMEWORKS:
         assert found.run(name)["state"] == "finished"
         assert found.page(name)["attempt_list"][0].get("auto", []) == (
@@ -193,11 +199,14 @@ def test_each_rank_of_torchrun_finds_its_own(daemon: Daemon, tmp_path: Path, req
         )
         for environ in ({**known, "TRACKSIDE_DISABLED": "1"}, {**known, **variables(known)})
     )
-    line = re.compile(
-        r"\[GPU\d\] Epoch \d+ \| Steps: \d+ \| Last: \d\.\d{6}"
-    )  # two processes write, also into one line
+    line = re.compile(r"\[GPU(\d)\] Epoch (\d+) \| Steps: \d+ \| Last: (\d\.\d{6})")  # both write, also into one line
     assert sorted(line.findall(alone.stdout)) == sorted(line.findall(watching.stdout))
     eventually(lambda: [run["state"] for run in daemon.api("runs").json()["runs"]] == ["finished"])
+    [run] = daemon.api("runs").json()["runs"]
+    page = daemon.api(f"series?run={run['id']}&key=loss&rank=0&rank=1&by=step&points=0").json()
+    found = {series["rank"]: [float(value) for *_, value in series["points"]] for series in page["series"]}
+    for rank, epoch, last in line.findall(watching.stdout):
+        assert f"{found[int(rank)][8 * int(epoch) + 7]:.6f}" == last
     [run] = daemon.api("runs").json()["runs"]
     for rank in (0, 1):
         of = f"series?run={run['id']}&key=loss&rank={rank}&by=step&points=0"

@@ -5,6 +5,7 @@ Where Optuna, scikit-learn, skorch and nbclient are not installed, functions wit
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from contextlib import contextmanager
@@ -70,22 +71,28 @@ def test_each_job_of_a_multirun_is_a_run_with_its_configuration(found: Trained) 
 def test_each_trial_of_optuna_and_each_fit_of_a_grid_search_is_a_run() -> None:
     with watched(("searches", "optuna"), ("searches", "grid")) as found:
         runs = {run["name"]: run for run in found.daemon.api("runs").json()["runs"]}
-        trials = [line.split() for line in found.printed[0].splitlines()]
+        trials = [json.loads(line) for line in found.printed[0].splitlines()]
         assert len(trials) == 20
-        for number, steps, width, value, state in trials:
+        for number, losses, params, value, state in trials:
             name = f"searches-trial-{number}"
-            assert len(found.points(name, "loss")) == int(steps)
-            assert found.config(name)["width"] == int(width)
+            assert found.points(name, "loss") == dict(enumerate(losses))
+            assert set(found.points(name, "learning_rate").values()) == {params["lr"]}
+            assert found.config(name).items() >= params.items()
             assert runs[name]["tags"] == ["tune"]
             if state == "COMPLETE":
-                assert runs[name]["summary"]["value"] == pytest.approx(float(value))
+                assert runs[name]["summary"]["value"] == value
         fits = ["searches", *(f"searches-{number}" for number in range(2, 14))]
         assert set(fits) <= runs.keys()
         searched = ("lr", "module__width")  # besides what skorch's callback describes
         assert [{key: found.config(name)[key] for key in searched} for name in fits[:12:3]] == [
             {"lr": rate, "module__width": width} for rate in (0.01, 0.05) for width in (2, 4)
         ]
-        assert {len(found.points(name, "loss")) for name in fits[:12]} == {6}
+        tables = re.findall(r"^ +\d+ +(?:\x1b\S*?m)?([\d.]+)", found.printed[1], re.MULTILINE)
+        for number, name in enumerate(fits):
+            losses = [*found.points(name, "loss").values()]
+            each = len(losses) // 3  # batches of an epoch
+            means = [sum(losses[at : at + each]) / each for at in range(0, len(losses), each)]
+            assert means == pytest.approx([*map(float, tables[3 * number :][:3])], abs=6e-5)
 
 
 NOTEBOOK = """

@@ -68,7 +68,11 @@ COMMON: dict[str, tuple[str, ...]] = {
     "events": ("/events?limit=5",),
     "alerts": ("/alerts?firing=true", "/alerts?evidence=false"),
     "silences": ("/silences",),
-    "machine": ("/machine",),
+    "machine": (
+        "/machine",
+        "/machine?run=baseline&key=trackside_host_cpu_seconds_total&points=2",
+        "/code?run=baseline&run=nan",
+    ),
     "processes": ("/processes",),
     "status": ("/status",),
     "openapi": ("/openapi.json",),
@@ -96,6 +100,7 @@ MORE_OF_RUN = {
 CAPTURES = tuple(f"0000000000a{number}" for number in (0, 1, 2, 3, 4, 9))
 
 NOT_ASKED = {
+    "/runs/{id}/report/file": "it has the answer of /report, as a document",
     "/stream": "it has the answer of /overview, once a second",
     "/captures/{capture}/files/{file}": "the captures have no files",
 }

@@ -12,6 +12,7 @@ from bridges.directories import BEGIN, events, file_name
 from bridges.wandb_logs import fragment, row
 
 import trackside
+from trackside.totals.session_totals import Deferred
 from trackside_daemon.bridges.following import Follower
 from trackside_daemon.bridges.protobuf import VARINT
 from trackside_daemon.bridges.tensorboard.mirror import encoded_record
@@ -27,10 +28,15 @@ class Session:
         self.is_open = True
         self.queue = self
         self.pushed: list[tuple[int, dict[str, float]]] = []
+        self.aside: list[tuple[int, dict[str, float]]] = []
 
-    def record(self, moment: int, step: int, values: dict[str, float]) -> bool:
+    def record(self, moment: int, step: int | Deferred, values: dict[str, float]) -> bool:
         del moment
-        self.pushed.append((step, values))
+        if isinstance(step, Deferred):
+            assert step.aside
+            self.aside.append((step.step or 0, values))
+        else:
+            self.pushed.append((step, values))
         return True
 
     def describe(self, config: Any) -> None:
@@ -87,6 +93,19 @@ def test_a_damaged_event_file_is_followed_and_its_damage_reported_once_at_the_en
         "1 damaged part",
         "1 incomplete last record",
     ]
+
+
+def test_steps_of_epochs_stand_aside_and_those_of_a_restart_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = Followed(tmp_path / "runs", monkeypatch)
+    events(tmp_path / "runs" / file_name(), [*range(10), *range(4)], "batch_loss")
+    with (tmp_path / "runs" / file_name()).open("ab") as file:
+        for epoch in range(2):
+            file.write(events(tmp_path / "part", [epoch], "epoch_loss", BEGIN + 20).read_bytes())
+        file.write(events(tmp_path / "part", [4], "batch_loss", BEGIN + 20).read_bytes())
+    assert followed.poll() == [*range(10), *range(5)]
+    assert followed.session.aside == [(0, {"epoch_loss": 0.0}), (1, {"epoch_loss": 0.5})]
 
 
 def test_a_message_with_a_right_checksum_that_is_none_does_not_end_following(

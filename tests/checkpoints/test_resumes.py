@@ -20,6 +20,7 @@ from trackside_daemon.checkpoints.resumes import PATIENCE_SECONDS, Resumes
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents import text
+from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.documents.run import document
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.metric import Batch
@@ -167,6 +168,22 @@ def test_a_loss_that_is_higher_raises_an_alert_and_is_in_why_and_show(judging: J
     with judging.kept.database.reading() as connection:
         found = diagnose(connection, "run", CostSection())
     assert found["resumes"], found["causes"]
+
+
+def test_a_restart_by_trackside_run_has_its_cause_and_what_it_has_saved(judging: Judging) -> None:
+    judging.attempt("run", 0, ROWS[:40], "failed", keys=LOSS)
+    judging.attempt("run", 1, ROWS[:1], keys=LOSS)
+    judging.accept(Event("run", 1, BEGIN + 1000, "restart", rank=0, fields={"cause": "KeyError: 'x', at step 40"}))
+    judging.attempt("run", 1, ROWS[1:60], "finished", keys=LOSS)
+    (verdict,) = judging.verdicts("run")
+    assert verdict["text"].startswith(
+        "attempt 1 begins again at step 1 of 40, 16 min 20 s after the last step, so that 40 steps (19.5 s) are done again; "
+        "`trackside run` restarted it after KeyError: 'x', at step 40; "
+    )
+    with judging.kept.database.reading() as connection:
+        found = diagnose(connection, "run", CostSection())
+    assert found["restarted_since"] > 0
+    assert "\nwithout restarts: it would have ended, or stood still, " in "\n".join(lines(found))
 
 
 def test_few_steps_are_judged_when_the_attempt_ends_or_has_had_its_time(judging: Judging) -> None:

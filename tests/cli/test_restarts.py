@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import psutil
 import pytest
 
 from trackside_daemon.cli.run import trouble_watch
 from trackside_daemon.cli.run.command_daemon import CommandDaemon
 from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, StopOn, restarts, stop_alerts
 from trackside_daemon.cli.run.summary import CommandSummary
-from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
-from trackside_daemon.linux.job_processes import JobProcesses
+from trackside_daemon.cli.run.trouble_watch import TroubleWatch
+from trackside_daemon.cli.sources.source import SourceError
+from trackside_daemon.linux.job_processes import Activity, JobProcesses, activity, busy
 from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
@@ -78,13 +81,15 @@ def test_a_killed_command_is_restarted() -> None:
     assert Restarts(1, ALL).after(crash(1, "SIGKILL", 137)).pause == 5.0
 
 
-def test_the_line_has_what_a_night_without_restarts_costs() -> None:
+@pytest.mark.parametrize(("failed", "end"), [(False, ""), (True, "it did not finish, and ")])
+def test_the_line_has_what_a_night_without_restarts_costs(failed: bool, end: str) -> None:
     decisions = Restarts(5, ALL)
-    assert decisions.line(0.0) == ""
-    decisions.after(CommandEnd("hang", 143, "rank 1 is at train.py:3", 1200, at=100.0))
-    decisions.after(crash(1300, status=1)._replace(at=200.0))
-    expected = "restarted 2 times: hang at step 1,200, crash at step 1,300; without --restart it would have stood still for 2 h"
-    assert decisions.line(7300.0) == expected
+    assert decisions.line(0.0, failed=failed) == ""
+    decisions.ends += [CommandEnd("hang", 143, "rank 1 is at train.py:3", 1200, at=100.0), crash(1300)]
+    expected = "restarted 2 times: hang at step 1,200, crash at step 1,300; "
+    assert decisions.line(7300.0, failed=failed) == (
+        f"{expected}{end}without --restart it would have stood still for 2 h"
+    )
 
 
 def test_arguments_for_restarts_get_the_checkpoint() -> None:
@@ -99,7 +104,8 @@ def test_arguments_for_restarts_get_the_checkpoint() -> None:
 class TwoRuns:
     """The answers of a daemon on a command of two runs, of which the first has a NaN."""
 
-    def __init__(self, ended: float | None) -> None:
+    def __init__(self, ended: float | None, evidence: dict[str, Any]) -> None:
+        self.evidence = evidence
         self.runs = [{"id": "a", "ended": None}, {"id": "b", "ended": ended}]
 
     def ask(self, question: Any) -> dict[str, Any]:
@@ -110,21 +116,46 @@ class TwoRuns:
             "severity": "critical",
             "started": time.time() + 1,
             "summary": "NaN",
-            "evidence": {},
+            "evidence": self.evidence,
         }
         return {"alerts": [nan] if question.run == "a" else []}
 
 
-@pytest.mark.parametrize(("ended", "found"), [(None, False), (1.0, True)])
-def test_a_run_that_goes_on_is_not_ended_for_another(
-    ended: float | None, found: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ended", "evidence", "found"),
+    [
+        (None, {}, False),
+        (1.0, {"doubtful_from_step": 41}, True),
+        (1.0, {"recovered": 2.0}, False),
+        (1.0, {"occurrences": [{"time": 0.0}, {"time": 4e9}]}, False),
+    ],
+)
+def test_a_run_is_ended_for_a_trouble_that_lasts_and_for_no_other_run(
+    ended: float | None, evidence: dict[str, Any], found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trouble_watch, "NAN_SECONDS", -10.0)
     processes = JobProcesses(os.getpid(), "none")
-    source = cast("Source", TwoRuns(ended))
-    watch = TroubleWatch(source, "none", processes, EndConditions(frozenset({"nan"})), lambda _: None)
+    source = cast("Source", TwoRuns(ended, evidence))
+    watch = TroubleWatch(source, "none", processes, lambda _: None, kinds={"nan"}, stop_on=())
     watch.stop()
-    assert (watch._poll() is not None) is found
+    trouble = watch._poll()
+    assert (trouble is not None) is found
+    assert trouble is None or trouble.step == 41
+
+
+@pytest.mark.parametrize("seconds", [5.0, 80.0])
+def test_a_process_that_computes_reads_or_waits_for_a_cpu_is_no_hang(seconds: float) -> None:
+    """Other processes than these, such as those of wandb, and the client's threads use less beside a hang."""
+    before = activity(psutil.Process())
+    assert before is not None
+    assert min(before) > 0
+    cpu, io, wakes, starved = before
+    idle = Activity(
+        cpu + 0.02 * seconds, io + round(8_000 * seconds), wakes + round(0.2 * seconds), starved + 0.03 * seconds
+    )
+    assert not busy(before, idle, seconds)
+    for name, used in (("cpu", 0.06), ("io", 20_000), ("wakes", 4), ("starved", 0.12)):
+        assert busy(before, idle._replace(**{name: getattr(before, name) + used * seconds}), seconds)
 
 
 def test_flags_become_restarts() -> None:
@@ -158,6 +189,25 @@ class FullDisk:
 
     def status(self) -> dict[str, str]:
         return {"storage_problem": "database or disk is full"}
+
+
+class NoHistory(FullDisk):
+    """The answers of a daemon whose history could not be made."""
+
+    live = True
+
+    def ask(self, _: Any) -> dict[str, Any]:
+        raise SourceError("there is no history at the moment: /data/history.db: database or disk is full")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_history_that_could_not_be_made_is_one_line(known: bool) -> None:
+    printed: list[str] = []
+    summary = CommandSummary("none", CommandDaemon("ipc:///none", cast("ApiSource", NoHistory()), ""), None, "")
+    ask = summary.facts if known else summary.report
+    ask(cast("Signals", SimpleNamespace(ending=0)), printed.append)
+    begin = "nothing is known of the command's runs" if known else "no summary"
+    assert printed == [f"{begin}: there is no history at the moment: /data/history.db: database or disk is full"]
 
 
 def test_a_history_that_cannot_be_written_is_no_command_without_runs() -> None:

@@ -174,7 +174,7 @@ class Site:
                 captures,
                 AgentsApi(kept, captures, Waits(lambda _: {}), actions=False),
                 GpuApi(Nvml(), lambda: None),
-                MachineApi(MachineHistory(state, bytes)),
+                MachineApi(MachineHistory(state, bytes), kept),
                 ProcessesApi(tuple, state, Path("/proc")),
                 OverviewApi(state, kept, overview),
             ],

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trackside.captures.flight_recorder import THREADS, flight
+from trackside.environment.exit_status import known_reason
 from trackside.limits import FLIGHT_ENTRIES, FLIGHT_GROUPS
-from trackside.wire import MESSAGE_BYTES, Envelope, encode
+from trackside.wire import CLOSED, MESSAGE_BYTES, Envelope, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,17 @@ def test_the_json_form_becomes_plain_data(install: Callable[..., None]) -> None:
     last = group.entries[-1]
     assert (last.sequence, last.operation, last.shape, last.elements) == (3, "all_reduce", "[4, 3] Float, [2] Half", 14)
     assert 1e9 < last.age < 1e10, "seconds since 1970"
+
+
+def test_the_end_of_a_peer_that_gloo_reports_has_the_newest_collective_of_this_rank(
+    install: Callable[..., None],
+) -> None:
+    read = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:8579: Connection reset by peer"
+    install(_dump_fr_trace_json=lambda: json.dumps(dump(entry(8, time_created_ns=2), entry(7))).encode())
+    found = "8 of default_pg: all_reduce with [4, 3] Float, [2] Half"
+    assert known_reason(RuntimeError(read)) == f"{CLOSED}{found}"
+    install()
+    assert known_reason(RuntimeError(read)) == ""
 
 
 def test_the_pickle_form_of_an_older_version_becomes_the_same(install: Callable[..., None]) -> None:

@@ -25,11 +25,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def timed(clock: Clock, seconds: float, steps: int, marks: int = 6) -> dict[int, int]:
-    """Return the timed steps among *steps* of *seconds* each, with the number of steps that each represents."""
+def timed(clock: Clock, seconds: float, steps: int, marks: int = 6, later: float = 0.0) -> dict[int, int]:
+    """Return the timed steps among *steps* of *seconds* each, and of *later* from the middle on, with what each represents."""
     sampler, drawn = StepSampler(SHARE), {}
     for step in range(1, steps + 1):
-        clock.now += seconds
+        clock.now += later if later and step > steps // 2 else seconds
         if sampler.is_sampled:
             sampler.spend(marks * 25_000)
             drawn[step] = sampler.weight
@@ -56,6 +56,13 @@ def test_of_shorter_ones_so_many_are_that_it_takes_that_share_and_they_stand_for
 
 def test_a_short_training_has_some_of_its_steps_timed_whatever_that_costs(clock: Clock) -> None:
     assert len(timed(clock, 0.001, 40, 60)) >= 5
+
+
+def test_steps_that_become_a_hundred_times_as_long_are_soon_timed_again(clock: Clock) -> None:
+    drawn = timed(clock, 0.001, 8_000, 60, later=0.1)
+    assert min(step for step in drawn if step > 4_000) <= 4_200
+    assert sum(4_000 < step <= 4_400 for step in drawn) >= 5
+    assert sum(drawn.values()) == max(drawn)
 
 
 def test_the_training_s_own_chance_is_left_alone(clock: Clock) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from detectors.running import Running
 
+from trackside.wire import CLOSED
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.detectors.deaths import MANY, NAMED, OLD, Deaths
 from trackside_daemon.detectors.run_view import RunClock
@@ -119,6 +120,27 @@ def test_a_rank_that_finished_early_is_named_by_the_deaths_of_those_that_waited_
     death = run.findings_of("TrainingProcessDied")[-1]
     assert death.description.startswith("Rank 2 had finished at step 7 before: a rank that then waits for it fails.")
     assert len(run.findings_of("TrainingProcessDied")) == 1 + late
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("second", "words"), [("[4] Float", "The ranks' collectives differ"), ("[8] Float", "The program")]
+)
+def test_an_abort_is_explained_by_the_calls_of_the_ranks_that_it_left(second: str, words: str, *, late: bool) -> None:
+    run = Running(3)
+    run.push(9, 0, 1, 2)
+    ends = [(0, "SIGABRT")]
+    ends += [
+        (rank, f"RuntimeError: {CLOSED}7 of default_pg: all_reduce with {what}")
+        for rank, what in ((1, "[8] Float"), (2, second))
+    ]
+    for rank, cause in reversed(ends) if late else ends:
+        run.report("rank_ended", rank, state="failed", cause=cause)
+    death = next(one for one in reversed(run.findings_of("TrainingProcessDied")) if "aborted" in one.summary)
+    assert death.description.startswith(words)
+    if second == "[4] Float":
+        assert "rank 1 called all_reduce with [8] Float" in death.description
+        assert "rank 2 called all_reduce with [4] Float" in death.description
 
 
 def test_a_rank_that_dies_by_itself_is_not_explained_by_one_that_finished() -> None:

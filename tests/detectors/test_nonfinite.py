@@ -23,6 +23,13 @@ def test_each_further_one_is_found_anew_and_counted() -> None:
     assert "3 since step 5" in findings[-1].text
 
 
+def test_the_step_of_the_last_finite_value_may_have_spoilt_the_weights() -> None:
+    """A checkpoint of that step is not to be trusted, whatever its own loss was."""
+    findings = found(NonFinite(), column([1.0] * 5 + [nan] * 2 + [1.0] + [nan]))
+    assert [one.evidence for one in findings if not one.over] == [{"doubtful_from_step": 4}] * 3
+    assert found(NonFinite(), column([nan]))[0].evidence == {"doubtful_from_step": 0}
+
+
 def test_it_is_over_after_ten_finite_ones_in_a_row() -> None:
     findings = found(NonFinite(), column([nan] + [1.0] * 9 + [nan] + [1.0] * 12))
     assert alarms(findings, "NonFinite") == [0, 10]

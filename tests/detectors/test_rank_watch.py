@@ -86,7 +86,7 @@ def test_a_rank_is_named_where_there_are_several(watch: RankWatch) -> None:
 def test_it_is_over_when_the_values_are_finite_again(watch: RankWatch) -> None:
     findings_of(watch, opened(), ingested(block(0, {"loss": [nan]})))
     (found,) = findings_of(watch, ingested(block(1, {"loss": [1.0] * 10})))
-    assert (found.alert, found.over) == ("NonFinite", True)
+    assert (found.alert, found.over, "recovered" in found.evidence) == ("NonFinite", True, True)
     assert found.labels == (("key", "loss"), ("rank", "0"), ("run", "name-id"))
 
 

@@ -127,6 +127,20 @@ def test_the_first_steps_may_take_half_an_hour() -> None:
     assert run.trouble[-1].summary == f"run net has not made its first step since {since}"
 
 
+@pytest.mark.parametrize(("start_up", "allowed"), [(20, 600), (200, 1000), (1200, 1800)])
+def test_a_new_attempt_may_take_some_times_as_long_to_begin_as_the_one_before(start_up: int, allowed: int) -> None:
+    first = Running()
+    first.wait(start_up)
+    first.push(0)
+    first.marks("stopped")
+    again = Running(attempt=1, watch=first.watch)
+    again.now = first.now
+    again.wait(0.9 * allowed)
+    assert [one.severity for one in again.trouble] == ["warning"]
+    again.wait(0.2 * allowed)
+    assert again.trouble[-1].severity == "critical"
+
+
 def test_a_run_that_has_ended_is_not_stalled() -> None:
     run = trained()
     run.state(0, "finished")

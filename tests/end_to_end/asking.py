@@ -99,9 +99,14 @@ class Asking:
         wrong = []
         for variable in variables(board):
             selector, label = label_query(variable)
-            match = {"match[]": filled(selector, values)} if selector else {}
-            found = self._get(f"label/{label}/values", **match)
-            found = [one for one in found if re.search(variable.get("regex", "").strip("/"), one)]
+            chosen = re.compile(variable.get("regex", "").strip("/"))
+            if variable["query"].startswith("query_result"):
+                rows = self._get("query", query=filled(selector, values))["result"]
+                texts = [f'{{{label}="{row["metric"][label]}"}} 1 1' for row in rows]  # as Grafana writes them
+                found = [one[1] for one in map(chosen.search, texts) if one]
+            else:
+                match = {"match[]": filled(selector, values)} if selector else {}
+                found = [one for one in self._get(f"label/{label}/values", **match) if chosen.search(one)]
             if not found:
                 wrong.append(f"{board['uid']}: variable {variable['name']}: no values of {variable['query']}")
             any_of_them = f"({'|'.join(re.sub(SPECIAL, LITERALLY, one) for one in found)})"

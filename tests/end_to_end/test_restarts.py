@@ -37,6 +37,8 @@ for step in range(checkpoints.next_step, 130):
     if number == 0 and step == 45:
         orphan = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         (directory / "orphan").write_text(str(orphan.pid))
+        newest = directory / "checkpoints" / "step-00000039" / "state.zip"
+        newest.write_bytes(newest.read_bytes()[:-9])
         raise ValueError("lo\\0st")
     if number == 1 and step == 105:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -63,7 +65,10 @@ def of_run(started: Started, name: str) -> dict[str, Any]:  # noqa: F811
 
 
 def test_a_run_goes_on_after_a_crash_and_after_a_hang(started: Started, tmp_path: Path) -> None:  # noqa: F811
-    """The result is that of an undisturbed run; the history has each step, and the causes of three attempts."""
+    """The result is that of an undisturbed run; the history has each step, and the causes of three attempts.
+
+    The first leaves a damaged checkpoint.
+    """
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
     flags = ["--restart=3", "--restart.args=--resume {checkpoint}"]
@@ -74,15 +79,16 @@ def test_a_run_goes_on_after_a_crash_and_after_a_hang(started: Started, tmp_path
     first, second, third, last = printed.splitlines()
     at = tmp_path / "checkpoints"
     assert first == "begins at 0 of None []"
-    assert second == f"begins at 40 of {at}/step-00000039 ['--resume', '{at}/step-00000039']"
+    assert second == f"begins at 20 of {at}/step-00000019 ['--resume', '{at}/step-00000019']"
     assert third == f"begins at 100 of {at}/step-00000099 ['--resume', '{at}/step-00000099']"
     assert last == f"sum {sum(range(130))}"
+    assert f"trackside: {at}/step-00000039 is skipped: state.zip: " in complaints
     said = [line for line in complaints.splitlines() if "restart" in line]
     assert (
         said[0]
-        == f"trackside: restart 1 of 3 in 5 s from {at}/step-00000039, after crash: ValueError: lo\\x00st, at step 45"
+        == f"trackside: restart 1 of 3 in 5 s from {at}/step-00000019, after crash: ValueError: lo\\x00st, at step 45"
     )
-    assert "after hang: rank 0 is at train.py:24 in <module>, at step 105" in said[1]
+    assert "after hang: rank 0 is at train.py:26 in <module>, at step 105" in said[1]
     assert said[2].startswith(
         "trackside: restarted 2 times: crash at step 45, hang at step 105; without --restart it would"
     )
@@ -92,24 +98,23 @@ def test_a_run_goes_on_after_a_crash_and_after_a_hang(started: Started, tmp_path
         (one["attempt"], one["first_step"], one["last_step"]) for one in run["metrics"] if one["key"] == "loss"
     ] == [
         (0, 0, 45),
-        (1, 40, 105),
+        (1, 20, 105),
         (2, 100, 129),
     ]
     restarts = [event["fields"] for event in run["events"] if event["kind"] == "restart"]
     assert [(one["number"], one["checkpoint"]) for one in restarts] == [
-        (1, f"{at}/step-00000039"),
+        (1, f"{at}/step-00000019"),
         (2, f"{at}/step-00000099"),
     ]
     assert not psutil.pid_exists(int((tmp_path / "orphan").read_text()))
 
 
 def test_what_a_command_leaves_running_stays_when_no_restart_follows(started: Started) -> None:  # noqa: F811
-    left = "sleep 1000 >/dev/null 2>&1 & echo $!; exit"
-    for status in (0, 2):
-        ended, printed, _ = started.run("sh", "-c", f"{left} {status}", flags=["--restart=3"])
-        background = psutil.Process(int(printed))
-        assert (ended, background.name()) == (status, "sleep")
-        background.kill()
+    left = "sleep 1000 >/dev/null 2>&1 & echo $!; exit 2"
+    ended, printed, _ = started.run("sh", "-c", left, flags=["--restart=3"])
+    background = psutil.Process(int(printed))
+    assert (ended, background.name()) == (2, "sleep")
+    background.kill()
 
 
 def test_a_signal_for_the_command_line_is_never_answered_by_a_restart(started: Started) -> None:  # noqa: F811
@@ -120,6 +125,17 @@ def test_a_signal_for_the_command_line_is_never_answered_by_a_restart(started: S
     printed, complaints = process.communicate(timeout=DEADLINE)
     assert (process.returncode, printed) == (5, "")
     assert "restart" not in complaints
+
+
+def test_nothing_starts_again_once_the_command_line_is_killed(started: Started, tmp_path: Path) -> None:  # noqa: F811
+    """The command goes on to its end."""
+    script = 'echo begins; until test -e "$0"; do sleep 0.1; done; echo ends; exit 3'
+    process = started.start("sh", "-c", script, str(tmp_path / "end"), flags=["--restart=3"])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begins\n"
+    process.kill()
+    (tmp_path / "end").touch()
+    assert process.communicate(timeout=DEADLINE)[0] == "ends\n"
 
 
 def test_an_alert_ends_the_command_with_a_status_of_its_own(started: Started) -> None:  # noqa: F811

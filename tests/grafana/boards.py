@@ -65,8 +65,12 @@ def queries(board: Board) -> Iterator[Query]:
 
 
 def label_query(variable: Board) -> tuple[str, str]:
-    """Return the selector, which may be empty, and the label of a variable's ``label_values(selector, label)``."""
+    """Return the selector, which may be empty, and the label of a variable's ``label_values(selector, label)``; or an expression and the label that its filter selects."""
     text = variable["query"]["query"] if isinstance(variable["query"], dict) else variable["query"]
+    if result := re.fullmatch(r"query_result\((.+)\)", text):
+        label = re.match(r"/\^\{(\w+)=", variable["regex"])
+        assert label is not None, f"{variable['name']}: {variable['regex']}"
+        return result[1], label[1]
     found = re.fullmatch(r"label_values\((?:(.+),)?\s*(\w+)\)", text)
     assert found is not None, f"{variable['name']}: {text}"
     return found[1] or "", found[2]

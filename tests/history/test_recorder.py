@@ -202,20 +202,22 @@ def test_a_run_that_was_given_up_has_ended_before_that_is_written(
     second.close()
 
 
-def test_gpu_and_host_are_stored_once_an_interval_while_a_run_lives_and_at_its_end(
+def test_gpu_and_host_are_stored_once_an_interval_while_a_run_lives_and_at_its_end_and_each_minute_without_one(
     start: Callable[..., HistoryRecorder],
 ) -> None:
     recorder = start(interval=10.0)
-    tick(recorder, 0.0)
+    for second in range(-130, 1):
+        tick(recorder, float(second))
     write(recorder, opened("a"))
     for second in range(1, 36):
         tick(recorder, float(second))
     write(recorder, finished("a"))
     for second in range(36, 60):
         tick(recorder, float(second))
+    times = [-130.0, -80.0, -20.0, 1.0, 10.0, 20.0, 30.0, 35.0, 36.0, 40.0]
     assert machine(recorder) == {
-        'trackside_gpu_temperature_celsius{gpu="0"}': [51.0, 60.0, 70.0, 80.0, 85.0, 86.0],
-        "trackside_host_cpu_seconds_total": [1.0, 10.0, 20.0, 30.0, 35.0, 36.0],
+        'trackside_gpu_temperature_celsius{gpu="0"}': [50 + after for after in times],
+        "trackside_host_cpu_seconds_total": times,
     }
 
 

@@ -26,10 +26,11 @@ TRAIN_TWICE = {"xgboost", "lightgbm", "ignite", "skorch"}
 OF_EPOCHS = ("eval/", "metrics/", "train/nll")
 
 INSTALLED = [
-    pytest.param(script, name, marks=[] if name == "ignite" else [pytest.mark.only_soak])
+    pytest.param(script, name, backend, marks=[] if name == "ignite" else [pytest.mark.only_soak])
     for script, names in SCRIPTS.items()
     for name in names
-    if find_spec(name) is not None
+    for backend in (("torch", "jax", "tensorflow") if name == "keras" else ("torch",))
+    if find_spec(name) is not None and find_spec(backend) is not None
 ]
 
 
@@ -44,12 +45,12 @@ def agrees(found: Trained, name: str, printed: str) -> None:
             assert first == (key == "own_loss")  # torchtune and torchtitan count from 1
 
 
-@pytest.mark.parametrize(("script", "framework"), INSTALLED)
-def test_values_are_those_of_the_framework_s_own_log(script: str, framework: str) -> None:
+@pytest.mark.parametrize(("script", "framework", "backend"), INSTALLED)
+def test_values_are_those_of_the_framework_s_own_log(script: str, framework: str, backend: str) -> None:
     path = f"{{root}}/tests/public/{script}.py"
     line = (path, framework, "line")
     alone, auto = (path, framework), ("-m", "trackside.auto", path, framework)
-    environ = {"KERAS_BACKEND": "torch", "PYTHONWARNINGS": "ignore"}
+    environ = {"KERAS_BACKEND": backend, "PYTHONWARNINGS": "ignore"}
     with trained(line, alone, auto, environ=environ) as found:
         assert found.printed[1] == found.printed[2]
         by_line, by_auto = ([line for line in text.splitlines() if line[0] == "{"] for text in found.printed[::2])

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { joinTables, markPosition, nearest, nonfiniteSpans, pointsByTime, robustExtent, toColumns, turningPoint,
+import { calculated, joinTables, markPosition, nearest, nonfiniteSpans, pointsByTime, robustExtent, toColumns,
+  turningPoint,
   withDetails } from   "/static/charts/lines.js";
 import { legendRows } from "/static/charts/image.js";
 import { smooth } from "/static/charts/smoothing.js";
@@ -64,6 +65,7 @@ test("an evaluation that gets worse has a turning point, and one that only swing
   assert.equal(turningPoint(line([3, 1, 0.5, 1, 1.5]), "less"), 2);
   assert.equal(turningPoint(line([3, 1, 0.5, 0.52, 0.51]), "less"), undefined);
   assert.equal(turningPoint(line([0, 0.9, 0.5, "nan"]), "more"), 1);
+  assert.equal(turningPoint(line(Array.from({ length: 400 }, (_, step) => (37 * step) % 101)), "less"), undefined);
 });
 
 test("points that are NaN one after the other are one span", () => {
@@ -100,4 +102,13 @@ test("the names of the lines in an image fill a row before the next one begins",
   const drawn = ["a", "b", "c"].map((label, index) => ({ line: { label, index }, columns: { raw: [1] } }));
   const rows = legendRows(context, { drawn }, { text: ({ line }) => line.label }, 230);
   assert.deepEqual(rows.map(({ x, row }) => [x, row]), [[12, 0], [112, 0], [12, 1]]);
+});
+
+test("a formula of two keys has the places of the one with fewer points, and a division by zero is no number", () => {
+  const points = (pairs) => pairs.map(([step, value]) => [step, 10 * step, value, value, value]);
+  const [loss, evaluation] = [points([[1, 4], [2, 3], [3, 0]]), points([[1, 5], [3, 6]])];
+  assert.deepEqual(calculated(evaluation, loss, "-", 0).map((point) => [point[0], point[4]]), [[1, 1], [3, 6]]);
+  assert.deepEqual(calculated(loss, evaluation, "/", 0).map((point) => point[6]), [0.8, 0]);
+  assert.deepEqual(calculated(evaluation, loss, "/", 0).map((point) => point[6]), [1.25, Infinity]);
+  assert.deepEqual(calculated(loss, [], "-", 0), []);
 });

@@ -5,7 +5,7 @@ import { matchesSilence } from "/static/alerts/format.js";
 import { readSmoothing, smoothingQuery } from "/static/charts/smoothing_control.js";
 import { sections } from "/static/run/charts.js";
 import { isLoss, ranges, twins } from "/static/run/keys.js";
-import { cpuBusy, gpuLines } from "/static/run/machine.js";
+import { HOST_CHARTS, gpuLines, hottest } from "/static/machine/over_time.js";
 import { chartMarks } from "/static/run/marks.js";
 import { totals } from "/static/run/phases.js";
 import { Workspace } from "/static/run/workspace.js";
@@ -41,13 +41,20 @@ test("GPUs of one number are told apart by their identifier", () => {
   assert.deepEqual(gpuLines(series).map((line) => line.label), ["GPU 0, a", "GPU 0, b", "GPU 1"]);
 });
 
-test("the share of busy CPUs comes from seconds by mode", () => {
-  const counters = Object.entries({ user: [0, 6, 9], idle: [0, 4, 11] }).map(([mode, values]) => ({
+test("the share of busy CPUs comes from the rates of seconds by mode", () => {
+  const rates = Object.entries({ user: [6, 3], idle: [4, 7] }).map(([mode, values]) => ({
     key: `trackside_host_cpu_seconds_total{mode="${mode}"}`,
-    points: values.map((value, time) => [0, time, value, value, value]),
+    points: values.map((value, time) => [0, time, value, value, value, 0, value]),
   }));
-  const [line] = cpuBusy(counters);
+  const [line] = HOST_CHARTS[0].lines(rates);
   assert.deepEqual(line.points.map((point) => point[4].toFixed(6)), ["0.600000", "0.300000"]);
+});
+
+test("the hottest GPU is named with its time and the runs of that time", () => {
+  const lines = [["GPU 0", 71], ["GPU 1", 84]].map(([label, heat]) => ({ label, points: [[0, 50, 60, heat, 65]] }));
+  const runs = [{ text: "llama", time: 40, until: 60 }, { text: "bert", time: 51, until: 60 }];
+  assert.match(hottest(lines, runs), /^Hottest: GPU 1, 84 °C, .*, llama$/);
+  assert.equal(hottest([], runs), "");
 });
 
 test("keys with a common first part are a section, in which losses come first", () => {

@@ -222,6 +222,7 @@ interface Smoothing {
 
 // An event or an alert on a chart.
 interface Mark {
+  band?: number; // The color of a ribbon from its time until its end.
   kind: string;
   time: number;
   text: string;
@@ -265,6 +266,7 @@ interface ChartRequest {
 
 // The settings of one chart in place of the page's.
 interface OwnSettings {
+  formula?: string;
   log?: boolean;
   robust?: boolean;
   second?: string; // Another key in the same chart; empty for none.

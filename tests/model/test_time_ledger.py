@@ -72,6 +72,8 @@ def test_phases_before_the_first_push_and_after_the_last_one_are_subtracted_ther
         phases={"eval": 7, "data": 9, "save": 2}, before={"eval": 1, "data": 3}, after={"eval": 3, "save": 2}
     )
     assert whole([outside]) == {"compute": 81, "data": 9, "eval": 7, "checkpoint": 2, "start": 1}
+    compiled = span(phases={"eval": 7, "compile": 9}, before={"compile": 2})
+    assert whole([compiled]) == {"compute": 76, "eval": 7, "start": 5 + 7, "idle_after": 5}, "also in later steps"
     much = span(phases={"eval": 50}, before={"eval": 20}, after={"eval": 20}, account=Account(stall=3))
     assert whole([much]) == {"eval": 5 + 10 + 2, "stall": 3, "compute": 80}
 

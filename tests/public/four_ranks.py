@@ -1,6 +1,7 @@
 # In the manner of PyTorch's tutorials on DDP: ranks that train together, one or all of which are slowed down as `--slow` says.
 import argparse
 import time
+from collections import deque
 
 import torch
 from torch import distributed as dist
@@ -12,14 +13,19 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--slow", default="", choices=["", "data", "before", "forward", "backward", "optimizer", "memory"])
 parser.add_argument("--seconds", type=float, default=0.06)
+parser.add_argument("--times", type=float, default=0, help="at least so many times the usual rest of a step, however busy the machine is")
 parser.add_argument("--rank", type=int, default=-1, help="the slow rank; -1 for all of them")
 parser.add_argument("--workers", type=int, default=0, help="of the data loader")
 args = parser.parse_args()
+rests, begun = deque([0.0], maxlen=9), time.monotonic()
 
 
 def slow(part):
+    global begun
     if part == args.slow and args.rank in {-1, dist.get_rank()}:
-        time.sleep(args.seconds)
+        rests.append(time.monotonic() - begun)
+        time.sleep(max(args.seconds, args.times * sorted(rests)[len(rests) // 2]))
+        begun = time.monotonic()
 
 
 class Samples(Dataset):

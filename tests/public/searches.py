@@ -1,4 +1,5 @@
 # Twenty trials of Optuna and a grid search of scikit-learn over skorch, each keeping its models.
+import json
 import sys
 
 import numpy
@@ -42,9 +43,10 @@ if sys.argv[1] == "optuna":
     study = optuna.create_study(study_name="tune", sampler=optuna.samplers.RandomSampler(seed=1))
     study.optimize(objective, n_trials=20)
     for trial in study.trials:
-        print(trial.number, len(trial.intermediate_values), trial.params["width"], trial.value, trial.state.name)
+        losses = [*trial.intermediate_values.values()]
+        print(json.dumps([trial.number, losses, trial.params, trial.value, trial.state.name]))
 else:
     inputs = numpy.random.default_rng(0).normal(size=(96, 4)).astype("float32")
-    net = NeuralNetRegressor(Net, max_epochs=3, verbose=0, train_split=None, batch_size=32)
+    net = NeuralNetRegressor(Net, max_epochs=3, train_split=None, batch_size=32)
     grid = {"lr": [0.01, 0.05], "module__width": [2, 4]}
     GridSearchCV(net, grid, cv=3, scoring="r2").fit(inputs, inputs.sum(1, keepdims=True))

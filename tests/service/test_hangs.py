@@ -128,6 +128,25 @@ def test_a_rank_with_a_gpu_that_computes_is_busy(scene: Scene, used: float, busy
     assert found["busy"] == busy
 
 
+@pytest.mark.parametrize("scene", [(0.0, 0.0, 0.0)], indirect=True)
+def test_a_run_with_a_busy_rank_is_judged_again_until_it_hangs(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compute(used: float) -> None:
+        samples = [Sample(RANK_INFO, ("3", "GPU-3", "net", "1"), 1.0), Sample(UTILIZATION, ("3", "GPU-3"), used)]
+        scene.state.update(Batch("gpu", samples))
+
+    def ask(*asked: Any, **more: Any) -> tuple[frozenset[int], Sequence[RankAnswer]]:
+        looks.append(1)
+        compute(0.9 if len(looks) <= 4 else 0.0)  # each look asks twice
+        return scene.ask(*asked, **more)
+
+    looks: list[int] = []
+    monkeypatch.setattr(scene.hangs, "_ask", ask)
+    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)], 2: [flight(32)]}
+    scene.verdict()
+    assert [note.evidence["hang"]["busy"] for note in scene.notes] == [(1,), ()]
+    assert len(looks) == 6
+
+
 def test_ranks_that_make_progress_have_no_verdict(scene: Scene) -> None:
     scene.answers = {0: [flight(32)], 1: [flight(31, ends=True), flight(32)], 2: [flight(32)]}
     assert scene.verdict() is None

@@ -181,7 +181,7 @@ class Site:
                 captures,
                 AgentsApi(kept, captures, waits, actions=self.agent_actions),
                 GpuApi(self.nvml, self._forget),
-                MachineApi(self.machine),
+                MachineApi(self.machine, kept),
                 ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
                 self.pages,
             ],

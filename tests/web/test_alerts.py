@@ -214,6 +214,17 @@ HANG = {"kind": "outside", "text": "Rank 0 is at a.py:3 in f.", "ranks": [0], "w
 }
 SLEEPS = "import time; time.sleep(1000)"
 WORKER_COMPUTES = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+RECEIVES = """
+import socket, threading, time
+here, there = socket.socketpair()
+def send():
+    while True:
+        there.send(b"x")
+        time.sleep(0.1)
+threading.Thread(target=send, daemon=True).start()
+while True:
+    here.recv(1)
+"""
 PDB = [{"rank": 0, "threads": [{"name": "MainThread", "frames": ["/usr/lib/python3.11/pdb.py:3 interaction"]}]}]
 ENCODES = [{"rank": 0, "threads": [{"name": "MainThread", "frames": ["/work/encode.py:3 main"]}]}]
 
@@ -245,7 +256,9 @@ def rank_process(request: pytest.FixtureRequest) -> Iterator[int]:
         (SLEEPS, {}, {"hang": {**HANG, "unseen": [1]}}, ("a%2Fb", 200)),
         (SLEEPS, {}, {"hang": {**HANG, "ranks": [0, 1]}}, ("a%2Fb", 200)),
         (SLEEPS, {}, {"stacks": PDB}, ("a%2Fb", 200)),
+        (SLEEPS, {}, {"recovered": NOW + 1}, ("a%2Fb", 200)),
         (WORKER_COMPUTES, {}, {}, ("a%2Fb", 200)),
+        (RECEIVES, {}, {}, ("a%2Fb", 200)),
     ],
     indirect=["rank_process"],
 )

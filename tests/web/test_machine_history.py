@@ -1,11 +1,14 @@
-"""The last hour of the machine, in memory."""
+"""The machine over time: the last hour from memory, and what is older, or of a run, from the history."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from histories import BEGIN, finished, opened
+
 from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.records import MachineSample
 from trackside_daemon.model.state import State
 from trackside_daemon.web.api.machine_history import MachineHistory
 
@@ -48,3 +51,28 @@ def test_an_hour_is_stored_each_second_as_rates_and_in_buckets(tmp_path: Path, s
     assert MEMORY.name in client.get("/api/v1/machine", headers=site.key).json()["families"]
     found = client.get(f"/api/v1/machine?key={MEMORY.name}", headers=site.key).json()["series"]
     assert found == [{"key": MEMORY.name, "points": [[0, 1001.0, 5.0, 5.0, 5.0, 0, 5.0]]}]
+
+
+def test_days_and_the_time_of_a_run_come_from_the_history_with_rates(site: Any) -> None:
+    heat, work = 'trackside_gpu_temperature_celsius{gpu="0"}', "trackside_host_cpu_seconds_total"
+    site.keep(
+        *(
+            MachineSample(BEGIN + 60.0 * minute, {heat: 30.0 + minute, f'{work}{{mode="user"}}': 30.0 * minute})
+            for minute in range(9)
+        )
+    )
+    site.keep(opened("a"), finished("a", after=200.0))
+
+    def read(**params: Any) -> dict[str, list[list[float]]]:
+        answer = site.client().get(
+            "/api/v1/machine", params={"key": [heat.split("{", maxsplit=1)[0], work], **params}, headers=site.key
+        )
+        return {series["key"].split("{")[0]: series["points"] for series in answer.json()["series"]}
+
+    days = read(**{"from": BEGIN, "to": BEGIN + 600})
+    assert [point[4] for point in days[heat.split("{", maxsplit=1)[0]]] == [30.0 + minute for minute in range(9)]
+    assert {point[4] for point in days[work]} == {0.5}, "a counter has its rate"
+    assert len(read(**{"from": BEGIN, "points": 3})[heat.split("{", maxsplit=1)[0]]) == 3
+    assert [point[1] for point in read(run="a")[heat.split("{", maxsplit=1)[0]]] == [
+        BEGIN + 60 * minute for minute in range(4)
+    ]

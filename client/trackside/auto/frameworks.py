@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import auto_run, report_failure
 from trackside.auto.method_wrapping import after
+from trackside.auto.pytorch import pause
 from trackside.integrations.run_adapter import RunAdapter
 
 if TYPE_CHECKING:
@@ -82,23 +83,39 @@ class _Events:
     ) -> None:
         self._framework, self._begins, self._given = framework, begins, given
         self._trainer: Callable[[], Any] = lambda: None
+        self._is_nested = False
         self.callback: Any = None
 
     def trainer(self, trainer: Any, event: Any, **named: Any) -> None:
-        """Pass an event of a trainer on, from the one on that begins a training."""
+        """Pass an event of a trainer on, from the one on that begins a training; none of one within another's training."""
         if self._begins(trainer, event):
+            if trainer is not self._trainer() and _is_in_call_of(self._trainer()):
+                self._is_nested = True
+                pause(on=True)
+                return
             callback = _new(self._framework, self._given(trainer))
             goes_on = callback is not None and self.callback is not None and trainer is self._trainer()
             if not goes_on:  # else it knows how far it is
                 self.callback = callback
             self._trainer = weakref.ref(trainer)
         if trainer is self._trainer():
+            if self._is_nested:
+                self._is_nested = False
+                pause(on=False)
             self.evaluator(trainer, event, **named)
 
     def evaluator(self, evaluator: Any, event: Any, **named: Any) -> None:
         """Pass an event on of an object that evaluates."""
         if (hook := getattr(self.callback, event, None)) is not None:
             hook(evaluator, **named)
+
+
+def _is_in_call_of(trainer: Any) -> bool:
+    """Return whether a method of a trainer has called this, directly or not."""
+    frame = None if trainer is None else inspect.currentframe()
+    while frame is not None and frame.f_locals.get("self") is not trainer:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _adding(

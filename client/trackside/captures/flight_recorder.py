@@ -45,11 +45,12 @@ def flight() -> Flight:
     """
     threads = sorted(stacks().items(), key=lambda thread: not thread[0].startswith("MainThread"))
     with without_collection():  # the entries would make it examine the whole process
-        groups = _groups()
+        groups = flight_groups()
     return Flight(dict(threads[:THREADS]), groups, child_processes())
 
 
-def _groups() -> list[FlightGroup]:
+def flight_groups() -> list[FlightGroup]:
+    """Return the newest entries of each process group."""
     groups: dict[tuple[str, ...], FlightGroup] = {}
     now = time.time_ns()
     for dump in _dumps():

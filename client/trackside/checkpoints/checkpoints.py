@@ -270,7 +270,8 @@ def _rank() -> int:
 def _require_room(directory: Path, size: int) -> None:
     """Raise an OSError if a checkpoint of this size does not fit on the disk."""
     disk = os.statvfs(directory)
-    if (free := disk.f_bavail * disk.f_frsize) < size + SPARE_BYTES:
+    needed = size + SPARE_BYTES
+    if (free := disk.f_bavail * disk.f_frsize) < needed:
         raise OSError(
-            errno.ENOSPC, f"it needs {size / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free", str(directory)
+            errno.ENOSPC, f"it needs {needed / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free", str(directory)
         )

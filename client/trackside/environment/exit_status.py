@@ -5,11 +5,13 @@ import re
 import sys
 import threading
 from functools import wraps
+from operator import itemgetter
 from time import monotonic_ns
 from traceback import TracebackException
 from types import TracebackType
 
 from trackside.packing import writable
+from trackside.wire import CLOSED
 
 STATUSES = ("finished", "stopped", "failed")
 
@@ -90,7 +92,7 @@ def _first_line(error: BaseException | None) -> str:
 
 
 def known_reason(error: BaseException | None, shm: str = SHM) -> str:
-    """Return that a full /dev/shm or GPU, or collectives that differ, caused an exception, by PyTorch's text; else empty."""
+    """Return that /dev/shm, a GPU, collectives or another rank caused an exception, by PyTorch's text; else empty."""
     try:
         text = str(error)[:_TEXT]
         if match := _GPU.search(text):
@@ -99,12 +101,25 @@ def known_reason(error: BaseException | None, shm: str = SHM) -> str:
             calls = sorted(_CALL.findall(text), key=lambda call: int(call[0]))
             named = (f"rank {rank} called {name}{shape and f' with {shape}'}" for rank, name, shape in calls)
             return "the ranks' collectives differ: " + " and ".join(named)
+        if "gloo" in text and "by peer" in text and (call := _last_call()):
+            return f"{CLOSED}{call}"
         if not any(all(word in text for word in words) for words in _FULL):
             return ""
         status = os.statvfs(shm)
     except Exception:  # noqa: BLE001  the text of a user's exception is the user's code
         return ""
     return f"{shm} is full (size {status.f_blocks * status.f_frsize / 2**20:.4g} MiB)"
+
+
+def _last_call() -> str:
+    """Return number, group, operation and tensors of this process's newest collective; empty if no recorder has it."""
+    from trackside.captures.flight_recorder import flight_groups
+
+    calls = [(-entry.age, entry, group) for group in flight_groups() for entry in group.entries if not entry.p2p]
+    if not calls:
+        return ""
+    _, entry, group = max(calls, key=itemgetter(0))
+    return f"{entry.sequence} of {group.description}: {entry.operation}{entry.shape and f' with {entry.shape}'}"
 
 
 def _gpu_shortage(match: re.Match[str]) -> str:

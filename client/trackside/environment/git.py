@@ -45,7 +45,7 @@ def commit(script: str) -> str:
     Empty if there is none, or if it cannot be read.
     """
     try:
-        repository = _find(script)
+        repository = find_repository(script)
         if repository is None:
             return ""
         git = repository[1]
@@ -68,13 +68,13 @@ def dirty(script: str, seconds: float = COMPARE_SECONDS) -> bool | None:
     """
     deadline = monotonic() + seconds
     try:
-        repository = _find(script)
+        repository = find_repository(script)
         return None if repository is None else _differs(*repository, deadline)
     except (OSError, ValueError, IndexError, struct.error):  # as above, and an index that is cut short
         return None
 
 
-def _find(script: str) -> tuple[Path, Path] | None:
+def find_repository(script: str) -> tuple[Path, Path] | None:
     """Return the working tree around *script* and its git directory, which worktrees and submodules have elsewhere.
 
     None if there is none, or if another user owns a part of it.

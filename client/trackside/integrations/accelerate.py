@@ -22,7 +22,7 @@ from accelerate.tracking import GeneralTracker
 from trackside.default_run import open_by
 from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.resume import resume_by
-from trackside.integrations.run_adapter import RunAdapter, guarded, never_raises, save_checkpoint
+from trackside.integrations.run_adapter import RunCallback, guarded, never_raises, save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,15 +34,11 @@ STATE_FILE = "trackside.json"  # in the folder of a saved state, with the run's 
 STATE_LENGTH = 1024  # limit of the characters that are read of it
 
 
-class TracksideTracker(GeneralTracker):
+class TracksideTracker(RunCallback, GeneralTracker):
     """A tracker for ``Accelerator(log_with=…)``: each rank pushes what it logs with ``accelerator.log``.
 
     The run is named as the project of ``init_trackers``. It ends with ``end_training``, unless the training code has
     opened the run.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``total_steps=10_000``, …
     """
 
     name = "trackside"
@@ -50,8 +46,7 @@ class TracksideTracker(GeneralTracker):
     main_process_only = False
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        super().__init__()
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
         self._begins = False
         self.is_started = False
         _patch_accelerator()

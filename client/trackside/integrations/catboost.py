@@ -11,20 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from trackside.integrations.run_adapter import RunAdapter, guarded
+from trackside.integrations.run_adapter import RunCallback, guarded
 
 
-class TracksideCallback:
-    """A callback for ``callbacks=[…]``: a step for each iteration, with the scores of each data set as ``learn/RMSE``.
+class TracksideCallback(RunCallback):
+    """A callback for ``callbacks=[…]``: a step for each iteration, with the scores of each data set as ``learn/RMSE``."""
 
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
-
-    def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
-        self._is_begun = False
+    _is_begun = False
 
     def after_iteration(self, info: Any) -> bool:
         """Push the scores of an iteration, and let the training go on. The first opens the run."""

@@ -11,23 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from composer.loggers import LoggerDestination
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunCallback, never_raises
 from trackside.numbers import numeric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class TracksideLogger(LoggerDestination):
-    """A logger for ``loggers=[…]``: values with Composer's own keys, by batch, and evaluations as phases.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
-
-    def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
+class TracksideLogger(RunCallback, LoggerDestination):
+    """A logger for ``loggers=[…]``: values with Composer's own keys, by batch, and evaluations as phases."""
 
     @never_raises
     def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:

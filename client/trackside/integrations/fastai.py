@@ -12,25 +12,19 @@ from typing import Any
 
 from fastai.callback.core import Callback
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunCallback, never_raises
 
 _steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """Batches of each model: a second `fit` goes on with it."""
 
 
-class TracksideCallback(Callback):
-    """A callback for ``cbs=…``: a step for each batch, with its loss, rate and samples.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
+class TracksideCallback(RunCallback, Callback):
+    """A callback for ``cbs=…``: a step for each batch, with its loss, rate and samples."""
 
     order = 60  # after fastai's own `Recorder`, whose values it reads
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        super().__init__()
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
         self._is_on = False  # fastai warns of names that a learner has too
 
     @never_raises

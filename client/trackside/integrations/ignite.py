@@ -13,24 +13,20 @@ from typing import Any
 
 from ignite.engine import Events
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunCallback, never_raises
 from trackside.numbers import is_scalar
 from trackside.pytorch.batches import counts
 
 
-class TracksideCallback:
+class TracksideCallback(RunCallback):
     """Handlers of a trainer and its evaluators: a step for each iteration, an evaluation for each run of an evaluator.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
 
     Attributes:
         is_training: The trainer runs.
     """
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
         self.is_training = False
         self._trainer: Callable[[], Any] = _nothing  # with --auto this outlives it
         self._optimizer: Any = None

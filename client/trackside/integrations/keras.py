@@ -11,26 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from keras.callbacks import Callback
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunCallback, never_raises
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class TracksideCallback(Callback):
-    """A callback for ``callbacks=[…]``: a step for each batch, with its own loss, and an evaluation for each validation.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
+class TracksideCallback(RunCallback, Callback):
+    """A callback for ``callbacks=[…]``: a step for each batch, with its own loss, and an evaluation for each validation."""
 
     # Keras would call it in several threads at once, out of order, while the sums of the model go on.
     async_safe = False
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        super().__init__()
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
         self._is_training = False
         self._first = self._batches = 0
         self._mean = 0.0

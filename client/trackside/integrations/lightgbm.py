@@ -10,22 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunAdapter, RunCallback, never_raises
 
 
-class TracksideCallback:
-    """A callback for ``callbacks=[…]``: a step for each round, with the scores of each data set as ``training/l2``.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
+class TracksideCallback(RunCallback):
+    """A callback for ``callbacks=[…]``: a step for each round, with the scores of each data set as ``training/l2``."""
 
     order = 10  # before `early_stopping`, which raises
     before_iteration = False
-
-    def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
 
     @never_raises
     def __call__(self, env: Any) -> None:

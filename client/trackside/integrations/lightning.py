@@ -25,6 +25,7 @@ from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.resume import resume_by
 from trackside.integrations.run_adapter import (
     RunAdapter,
+    RunCallback,
     begin_watch,
     guarded,
     never_raises,
@@ -59,19 +60,14 @@ RATES = 16  # limit of parameter groups of an optimizer whose learning rates are
 COMBINED_LOADER = "_combined_loader"
 
 
-class TracksideLogger(Logger):
+class TracksideLogger(RunCallback, Logger):
     """Pushes what ``self.log`` logs, on every rank, and stores hyperparameters as the run's configuration.
 
     A `TracksideCallback` in the same Trainer pushes to the same run, and its steps are used.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``config``, …
     """
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        super().__init__()
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
         self._callback: TracksideCallback | None = None
         self.trains = True
         self._trained: int | None = None

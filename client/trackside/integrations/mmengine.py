@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunCallback, never_raises
 from trackside.numbers import numeric
 from trackside.pytorch.batches import samples
 
@@ -24,16 +24,8 @@ if TYPE_CHECKING:
 
 
 @HOOKS.register_module()
-class TracksideCallback(Hook):
-    """A hook for ``custom_hooks=[…]``: a step for each iteration, with its losses, rate and samples.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
-
-    def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
+class TracksideCallback(RunCallback, Hook):
+    """A hook for ``custom_hooks=[…]``: a step for each iteration, with its losses, rate and samples."""
 
     @never_raises
     def before_train(self, runner: Any) -> None:

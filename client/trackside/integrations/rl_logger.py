@@ -11,23 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunCallback, never_raises
 from trackside.numbers import numeric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class RlLogger:
-    """A logger that pushes what a framework logs. The run ends with `finish` or `close`, unless the user opened it.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`: ``config``, ``tags``, …
-    """
-
-    def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
+class RlLogger(RunCallback):
+    """A logger that pushes what a framework logs. The run ends with `finish` or `close`, unless the user opened it."""
 
     @never_raises
     def log(self, data: Mapping[str, Any], step: int | None = None, **_: Any) -> None:

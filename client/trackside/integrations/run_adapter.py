@@ -196,6 +196,22 @@ class RunAdapter:
         return init(self.name, **{"config": self._config or None, **again, **self._arguments})
 
 
+class RunCallback:
+    """The base of a framework's callback, which pushes to the run of its adapter.
+
+    Args:
+        name: As for `trackside.init`.
+        arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``config``, …
+
+    Attributes:
+        adapter: Opens and ends the run.
+    """
+
+    def __init__(self, name: str | None = None, **arguments: Any) -> None:
+        super().__init__()
+        self.adapter = RunAdapter(name, arguments)
+
+
 def guarded(what: str, call: Callable[..., T], *given: Any) -> T | None:
     """Return ``call(*given)``; if it raises, log that once for *what*, and return None."""
     try:

@@ -12,22 +12,17 @@ from typing import Any
 
 from skorch.callbacks import Callback
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunCallback, never_raises
 from trackside.numbers import numeric
 
 TIMES = {"epoch", "dur", "batches", "train_batch_count", "valid_batch_count"}
 
 
-class TracksideCallback(Callback):
-    """A callback for ``callbacks=[…]``: a step for each batch, with its loss, rate and samples.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
+class TracksideCallback(RunCallback, Callback):
+    """A callback for ``callbacks=[…]``: a step for each batch, with its loss, rate and samples."""
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
         self._given = {"name": name, **arguments}
         self._steps = self._epochs = 0
         self._history: weakref.ref[Any] | None = None

@@ -12,21 +12,15 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunAdapter, RunCallback, never_raises
 from trackside.numbers import numeric
 
 
-class TracksideCallback(BaseCallback):
-    """A callback for ``learn``. Steps are steps of the environments; each dump of the logger is a push.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``config``, …
-    """
+class TracksideCallback(RunCallback, BaseCallback):
+    """A callback for ``learn``. Steps are steps of the environments; each dump of the logger is a push."""
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        super().__init__()
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
         self._writer = _Writer(self.adapter)
         self._phase: Any = None
 

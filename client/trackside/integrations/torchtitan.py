@@ -12,19 +12,14 @@ from typing import Any
 
 from torchtitan.components.metrics import BaseLogger, LoggerContainer, MetricsProcessor
 
-from trackside.integrations.run_adapter import RunAdapter, guarded, never_raises
+from trackside.integrations.run_adapter import RunCallback, guarded, never_raises
 
 
-class TracksideLogger(BaseLogger):
-    """A logger: values with the trainer's own keys and steps, which count from 1.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
+class TracksideLogger(RunCallback, BaseLogger):
+    """A logger: values with the trainer's own keys and steps, which count from 1."""
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
         guarded("torchtitan: the run", self.adapter.begin)
 
     @never_raises

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trackside.environment.config import as_mapping
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunCallback, never_raises
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class TracksideLogger:
+class TracksideLogger(RunCallback):
     """A metric logger: values with the recipe's own keys and steps, which count from 1.
 
     Args:
@@ -27,7 +27,7 @@ class TracksideLogger:
     """
 
     def __init__(self, name: str | None = None, log_dir: Any = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
 
     @never_raises
     def log_config(self, config: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises, report_checkpoint
+from trackside.integrations.run_adapter import RunCallback, never_raises, report_checkpoint
 
 EVENTS = (
     *("on_train_start", "on_train_batch_start", "on_train_batch_end", "on_val_start", "on_val_end"),
@@ -17,18 +17,11 @@ EVENTS = (
 )
 
 
-class TracksideCallback:
-    """The callbacks of a model: a step for each batch, with its losses, rate and samples.
+class TracksideCallback(RunCallback):
+    """The callbacks of a model: a step for each batch, with its losses, rate and samples."""
 
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
-
-    def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        self.adapter = RunAdapter(name, arguments)
-        self._batch = self._step = 0
-        self._epoch = -1
+    _batch = _step = 0
+    _epoch = -1
 
     def attach(self, model: Any) -> TracksideCallback:
         """Add this to the callbacks of a model, and return it."""

@@ -13,23 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from xgboost.callback import TrainingCallback
 
-from trackside.integrations.run_adapter import RunAdapter, guarded
+from trackside.integrations.run_adapter import RunCallback, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class TracksideCallback(TrainingCallback):
-    """A callback for ``callbacks=[…]``: a step for each round, with the scores of each data set as ``train/rmse``.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`.
-    """
+class TracksideCallback(RunCallback, TrainingCallback):
+    """A callback for ``callbacks=[…]``: a step for each round, with the scores of each data set as ``train/rmse``."""
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        super().__init__()
-        self.adapter = RunAdapter(name, arguments)
+        super().__init__(name, **arguments)
         self._log: Mapping[str, Mapping[str, Any]] = {}
         self._pushed = (0, 0)
 

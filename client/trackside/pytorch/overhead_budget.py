@@ -15,6 +15,8 @@ RATE_MARGIN = 4
 # The first so many steps are timed within few others, whatever that costs: it is little of a whole training, and all of a short one.
 EARLY, EARLY_EVERY = 16, 4
 
+LOOKS = 16  # of so many parts of the steps between two samples each is compared with the usual step, in case steps get much longer
+
 # What hooks cost a step, in relation to the time within them: PyTorch calls a model or a graph with hooks another way.
 TIMES_MEASURED = 1.25
 
@@ -52,6 +54,11 @@ class OverheadBudget:
         """Record the duration of a step without measurements."""
         self._steps.append(seconds)
 
+    def wanted(self, seconds: float) -> float:
+        """Return the steps of so many seconds from one measurement to the next at which the usual cost is the share."""
+        # Not the mean: what another process interrupts takes longer, and costs nothing.
+        return _median(self._costs) / (self._share * max(seconds, 1e-9))
+
     def add_cost(self, seconds: float) -> None:
         """Record the cost of a measurement; the first one, with its preparations, does not count."""
         if not self._is_warm:
@@ -61,8 +68,7 @@ class OverheadBudget:
         usual = _median(self._steps)
         if usual <= 0:
             return
-        # Not the mean: what another process interrupts takes longer, and costs nothing.
-        wanted = _median(self._costs) / (self._share * usual)
+        wanted = self.wanted(usual)
         if wanted > self.every:
             self.every = min(self._most, 2 ** ceil(log2(wanted)))
         elif wanted * RATE_MARGIN < self.every:
@@ -113,8 +119,9 @@ class StepSampler:
     def step_finished(self, number: int) -> bool:
         """Record that *number* steps are finished, and return whether the next one is timed."""
         now = monotonic()
+        seconds = (now - self._since) / max(1, number - self._last_step)
         if self._since and number > self._last_step:
-            self._budget.add_step((now - self._since) / (number - self._last_step))
+            self._budget.add_step(seconds)
         self._last_step, self._since = number, now
         if self.is_sampled:
             self._budget.add_cost(self._spent * TIMES_MEASURED / 1e9)
@@ -122,7 +129,10 @@ class StepSampler:
             self._early -= self._early > 0
             every = min(self._budget.every, EARLY_EVERY) if self._early else self._budget.every
             self._next_sample = number + self._random.randint(1, 2 * every - 1)  # with mean `every`
+        elif (wanted := max(1, ceil(self._budget.wanted(seconds)))) * RATE_MARGIN < self._budget.every:
+            self._next_sample = min(self._next_sample, number + self._random.randint(1, 2 * wanted - 1))
         self.is_sampled = number + 1 >= self._next_sample
         self.weight = number + 1 - self._last_timed
-        self.next_step = number + 1 if self.is_sampled else self._next_sample - 1
+        look = number + max(1, self._budget.every // LOOKS)
+        self.next_step = number + 1 if self.is_sampled else min(self._next_sample - 1, look)
         return self.is_sampled

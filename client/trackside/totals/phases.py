@@ -16,6 +16,7 @@ EVALS = frozenset(("eval", "evaluation", "validation"))
 SAVES = frozenset(("checkpoint", "save"))
 PAUSES = EVALS | SAVES  # phases that do not count towards a step's duration
 UNMARKED = PAUSES | {"data"}  # no stages of a step: a training may have marks of these alone
+COMPILE = "compile"  # automatic: JAX compiles a function
 OTHER = "other"  # the time outside any phase
 SYNC = "sync"  # automatic: at the end of a backward pass, a rank waits for the gradients of the others
 TIMED = ""  # name of the automatic marks around timed steps: after them, time is shared out as in the timed steps

@@ -235,7 +235,7 @@ class SessionTotals:
         """
         place = self._place(time, step) if isinstance(step, Deferred) else self._enter(time, step, values)
         if not -_INT64 <= place < _INT64:
-            self._refuse("step", "is beyond 64 bits", len(values))
+            self.refuse("step", "is beyond 64 bits", len(values))
             return None
         values = self._weigh(values)
         if values.keys() <= self.last.keys():
@@ -355,7 +355,8 @@ class SessionTotals:
             plain = False
         return values if plain else self._sort_out(values)
 
-    def _refuse(self, key: str, reason: str, values: int = 1) -> None:
+    def refuse(self, key: str, reason: str, values: int = 1) -> None:
+        """Count dropped values of a key, and add a warning with the reason."""
         self.totals.dropped += values
         if len(self.warnings) < KEYS:
             self.warnings.setdefault(key, f"{key[:KEY_LENGTH]}: {reason}; it is dropped, and so are further ones")
@@ -367,11 +368,11 @@ class SessionTotals:
             try:
                 number = float(value)
             except OverflowError:
-                self._refuse(key, "is beyond a float's range")
+                self.refuse(key, "is beyond a float's range")
                 continue
             if key in {"samples", "tokens"}:
                 if not isfinite(number) or number < 0:
-                    self._refuse(key, f"{number} is not a finite, non-negative amount")
+                    self.refuse(key, f"{number} is not a finite, non-negative amount")
                     continue
                 setattr(self.totals, key, (getattr(self.totals, key) or 0.0) + number)
             elif key in AMOUNT_KEYS and isfinite(number) and number >= 0:

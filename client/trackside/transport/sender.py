@@ -46,6 +46,7 @@ from trackside.wire import (
 
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
 LINE_LENGTH = 512  # limit of a text of the daemon in a log line
+ARRAY_SECONDS = 0.5  # time at the end of a session, and half of its timeout at most, for arrays that are not computed
 IDLE_SECONDS = 60.0  # interval of turns without a session
 
 
@@ -110,7 +111,7 @@ class Sender:
         self._sweep_at = 0.0
         self._sessions: list[Session | OrphanedSession] = []
         self._arrivals: deque[Session] = deque()
-        self._ends: dict[bytes, tuple[str, str, bool]] = {}
+        self._ends: dict[bytes, tuple[str, str, bool, float]] = {}
         self._waker = Waker()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
@@ -143,7 +144,7 @@ class Sender:
         Without a daemon this does not wait: everything is written to the spool at once.
         """
         deadline = time.monotonic() + timeout
-        self._ends[session.id] = (status, cause, provisional)
+        self._ends[session.id] = (status, cause, provisional, min(ARRAY_SECONDS, timeout / 2))
         self._waker.wake()
         # Without a condition: a signal handler may finish within a push, and gevent's would not reach another thread.
         while not session.done and (left := deadline - time.monotonic()) > 0 and self._thread.is_alive():
@@ -290,7 +291,7 @@ class Sender:
                 continue
             session.totals.overhead = time.thread_time()
             if (end := self._ends.pop(session.id, None)) is not None:
-                session.end(clock, end[0], end[1], provisional=end[2])
+                session.end(clock, end[0], end[1], provisional=end[2], wait=end[3])
             else:
                 session.drain(clock)
             self._log_warnings(session)

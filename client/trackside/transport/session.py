@@ -6,15 +6,18 @@ import math
 import os
 from collections import deque
 from itertools import islice
+from time import monotonic, monotonic_ns, sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
 from trackside.environment.clocks import read_clocks
+from trackside.environment.code import code
 from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info, startup
-from trackside.limits import BATCH_MESSAGES
+from trackside.limits import BATCH_MESSAGES, CODE_KEY
+from trackside.numbers import NUMBERS
 from trackside.redact import redact_json, redact_text
 from trackside.rows import Measured
 from trackside.totals.flops import NONE
@@ -23,6 +26,7 @@ from trackside.totals.resources import ResourceMonitor
 from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.training_log import warn
 from trackside.transport.batch import BatchBuilder, split_row
+from trackside.transport.late_arrays import LateArrays
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import LIMITS, Spool
 from trackside.wire import (
@@ -33,6 +37,7 @@ from trackside.wire import (
     Envelope,
     Heartbeat,
     Hello,
+    MediaItem,
     Pushes,
     TrainingAlert,
     TrainingEvent,
@@ -47,7 +52,7 @@ if TYPE_CHECKING:
     from trackside.rows import Row
     from trackside.totals.flops import Flops
     from trackside.transport.spool import SpoolLimits, Steps
-    from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
+    from trackside.wire import DistributionFrame, Identity, ProcessInfo, ProfilePlan, Totals
 
 KEY_BYTES = 64 * 1024  # limit of a key
 MAX_LIGHT_VALUES = 8  # a row of more counts by its values in the queue's limits; other rows count as one
@@ -56,6 +61,7 @@ MEDIA_PENDING = 4 * 1024 * 1024  # bytes of unacknowledged messages above which 
 OPTIONAL = {"media": "images, texts, tables and histograms", "distributions": "distributions inside the model"}
 """Fields of `Pushes` that older daemons do not know, as people call them."""
 OLDER = "the daemon is older than this client and does not state that it knows them; install the same trackside in both places"
+POLL_SECONDS = 0.001  # interval of looks at arrays that are not computed at the end of a run
 MAX_FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
 
@@ -119,12 +125,14 @@ class Session(Outbox):
         self._flops, self._roles, self._profile = flops, roles, profile
         self._counts = SessionTotals(self._began.monotonic, flops)
         self.warnings = self._counts.warnings
+        self._late = LateArrays(self._counts)
         self.stores: frozenset[str] | None = None
         self._used: set[str] = set()
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
         self._distributions: list[DistributionFrame] = []
         self._media: list[MediaItem] = []
+        self._has_code = about is not None or identity.rank > 0
         self._number = 0
         self.gather = GATHER_SECONDS
         self._batch = BatchBuilder()
@@ -290,6 +298,8 @@ class Session(Outbox):
                     self._batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if self._batch.is_full:
                         self._close(clock)
+                if not self._has_code:  # now and not before: what the training imports has been imported
+                    self._add_code()
                 many = len(self._events) + len(self._alerts) >= BATCH_MESSAGES or len(self._distributions) >= MAX_FRAMES
                 if many or self._media:
                     self._close(clock)
@@ -314,12 +324,21 @@ class Session(Outbox):
             try:
                 row = self.rows.popleft()
             except IndexError:  # a push has dropped the rest, to make room
-                return
+                break
+            if row[2] is not None and len(row[2]) > MAX_LIGHT_VALUES:
+                self.heavy_out += len(row[2])
             yield row
+        yield from self._late.arrived()
 
-    def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
-        """Append the bye as the last numbered message. Later pushes are not sent."""
+    def end(self, clock: Clock, status: str, cause: str, *, provisional: bool, wait: float = 0.0) -> None:
+        """Append the bye as the last numbered message, once late arrays are computed, for which this may *wait* seconds."""
         self._gpus_sent = len(self.gpus)  # no other hello, for which the bye would wait
+        until = monotonic() + wait
+        self._collect(clock)
+        while self._late.waiting and monotonic() < until:
+            sleep(POLL_SECONDS)
+            self._collect(clock)
+        self._late.waits = False
         self.drain(clock, everything=True)
         self._report_checkpoint(ended=True)
         if self._events:
@@ -362,10 +381,11 @@ class Session(Outbox):
         if values is None:
             self._handle_message(pushed_at, step)
             return []
-        # Also if it is refused: it has left the queue.
-        self.heavy_out += len(values) if len(values) > MAX_LIGHT_VALUES else 0
         try:
-            counted = self._counts.accept(pushed_at, step, self._sendable(values))
+            values = self._sendable(values)
+            if not NUMBERS.issuperset(map(type, values.values())):
+                step, values = self._late.split(pushed_at, step, values)
+            counted = self._counts.accept(pushed_at, step, values)
         except Exception:  # noqa: BLE001  a key of a type of the user's own may raise anything
             self.totals.dropped += len(values)
             return []
@@ -394,6 +414,16 @@ class Session(Outbox):
             self._accept_distributions(message)
         else:
             self._accept_media(cast("UnsentMedia", message))
+
+    def _add_code(self) -> None:
+        self._has_code = True
+        try:
+            text = code()
+        except Exception as error:  # noqa: BLE001  user code may have put anything into sys, and training goes on
+            warn(f"the code of the run is not stored: {type(error).__name__}: {str(error)[:200]}")
+            return
+        if text:
+            self._media.append(MediaItem("text", CODE_KEY, monotonic_ns(), text.encode()))
 
     def _accept_media(self, unsent: UnsentMedia) -> None:
         """Add an image, a text or a table to the batch, unless it would crowd out values that wait for a daemon."""

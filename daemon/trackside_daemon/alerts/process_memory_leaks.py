@@ -132,7 +132,7 @@ class ProcessLeaks:
     def _restored(self, now: float) -> Iterator[Finding]:
         """Yield restored alerts once as open, and end those that were not confirmed in time."""
         for alert in self._to_restore:
-            key = (alert.alert, alert.labels.get("run", ""))
+            key = (alert.alert, alert.run)
             self._reported[key] = Finding(
                 alert.alert,
                 "warning",
@@ -169,10 +169,15 @@ class ProcessLeaks:
     def _report(self, followed: _FollowedMemory, detection: Detection) -> Iterator[Finding]:
         """Yield a finding for the first rank of a run that leaks."""
         use = followed.use
-        key = (use.alert, use.rank.run)
+        key = (use.alert, use.rank.run_id)
         self._unconfirmed.pop(key, None)
         if key in self._reported:
             return
+        for other in [*self._reported]:  # of a run before, which had the same name
+            if other[0] == use.alert and dict(self._reported[other].labels)["run"] == use.rank.run:
+                yield self._reported.pop(other)._replace(
+                    time=self._wall(), over=True, summary=f"{use.rank.run}: {GONE}"
+                )
         where = f" on GPU {use.gpu}" if use.gpu else ""
         self._reported[key] = Finding(
             use.alert,
@@ -189,16 +194,16 @@ class ProcessLeaks:
     def _resolve(self, followed: _FollowedMemory, text: str) -> Iterator[Finding]:
         """Yield the end of the alert if no other rank of the run leaks."""
         followed.leaks = False
-        alert, run = followed.use.alert, followed.use.rank.run
+        alert, run = followed.use.alert, followed.use.rank.run_id
         # A restored alert ends only with its process, or if it is not confirmed in time.
         if (alert, run) in self._unconfirmed and text != GONE:
             return
         uses = (other.use for other in self._followed.values() if other.leaks)
-        if any(use.alert == alert and use.rank.run == run for use in uses):
+        if any(use.alert == alert and use.rank.run_id == run for use in uses):
             return
         finding = self._reported.pop((alert, run), None)
         if finding is not None:
-            yield finding._replace(time=self._wall(), over=True, summary=f"{run}: {text}")
+            yield finding._replace(time=self._wall(), over=True, summary=f"{followed.use.rank.run}: {text}")
 
 
 def _number(value: float | Distribution) -> float:

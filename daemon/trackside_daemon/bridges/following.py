@@ -10,6 +10,7 @@ from pathlib import Path
 
 import trackside
 from trackside.log_once import LogOnce
+from trackside.totals.session_totals import Deferred
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError
 from trackside_daemon.history.files.items import Push, RunEntry
@@ -122,6 +123,7 @@ class _FollowedRun:
         self._pushed = Counter(stored)
         self._skip = Counter(stored)
         self._read_at = 0.0
+        self._step, self._steps = -1, dict[str, int]()  # the current one, and the last one of each key
 
     @property
     def is_open(self) -> bool:
@@ -182,5 +184,10 @@ class _FollowedRun:
             self._described = dict(self.run.config)
             self._session = trackside.init(self._name, id=self.run.id, config=self._described, tags=self.run.tags)
         moment = time.monotonic_ns() - (time.time_ns() - push.time * 1000)
-        while not self._session.queue.record(moment, push.step, values):
+        # Keys that go on behind the others have a count of their own, as of epochs.
+        aside = max(self._steps.get(key, -1) for key in values) < push.step < self._step
+        self._steps.update(dict.fromkeys(values, push.step))
+        self._step = self._step if aside else push.step
+        step = Deferred(push.step, tuple(values), aside=True) if aside else push.step
+        while not self._session.queue.record(moment, step, values):
             time.sleep(FULL_SECONDS)

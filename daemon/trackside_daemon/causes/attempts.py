@@ -70,7 +70,7 @@ START_UP = Kind(
 RESTART = Kind(
     "restart",
     "the run stood still between its attempts",
-    "restart at once, for example with torchrun --max-restarts; keep a spare node",
+    "restart at once, for example with trackside run --restart; keep a spare node",
     "attempts in trackside show",
     ("gap",),
     low=0.3,

@@ -21,7 +21,7 @@ from trackside_daemon.history.read.series import Readable, Window
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import CONTINUITY, ENDED, BatchIngested, Event, Record, RunState, SessionOpened
-from trackside_daemon.model.text import counted, duration, number
+from trackside_daemon.model.text import counted, cut, duration, number, shown
 from trackside_daemon.model.troubles import TROUBLES
 
 MAX_SAMPLES = 8192  # most samples of a series in a window; a window has some hundred steps
@@ -35,6 +35,7 @@ Points = list[tuple[int, float, float]]
 ALERT = "LossDiscontinuity"
 TICK_SECONDS = 1.0
 PATIENCE_SECONDS = 1800.0  # after that the steps that are there have to do
+MAX_CAUSE = 200  # columns of the cause of a restart in a sentence
 MAX_ATTEMPTS = 256  # most attempts that wait for their verdict
 
 log = logging.getLogger("trackside")
@@ -49,6 +50,7 @@ class ResumeFacts(NamedTuple):
         first_step: The first step of the run.
         lost_seconds: How long the earlier attempt worked on the steps that are done again.
         down_seconds: From the last step of the earlier attempt to the first one of the new.
+        ended: When the earlier attempt made its last step, in Unix seconds.
         quantities: The quantities to judge.
     """
 
@@ -57,6 +59,7 @@ class ResumeFacts(NamedTuple):
     first_step: int
     lost_seconds: float
     down_seconds: float
+    ended: float
     quantities: Mapping[str, TrainingQuantity]
 
     @property
@@ -100,9 +103,10 @@ def read_resume(connection: sqlite3.Connection, uid: str, attempt: int, roles: K
     quantities["duration"] = _durations(connection, losses, attempt, window)
     saved = _points(connection, before, Window("step", step - BEFORE, step))
     ended = ends[1][-1] / 1e6
-    lost = ended - saved[-1][1] if saved and reached > step else 0.0
+    kept = saved[-1][1] if saved else series.first(connection, *before[3:])[1][0] / 1e6
+    lost = ended - kept if reached > step else 0.0
     down = begins[1][0] / 1e6 - ended
-    return ResumeFacts(step, reached, first_steps[0], max(0.0, lost), max(0.0, down), quantities)
+    return ResumeFacts(step, reached, first_steps[0], max(0.0, lost), max(0.0, down), ended, quantities)
 
 
 def _points(connection: sqlite3.Connection, one: RunSeries, window: Window) -> Points:
@@ -256,13 +260,23 @@ class Resumes:
         if facts is None:
             return
         verdict = judge(facts.quantities, facts.step, facts.first_step)
-        text = f"{_done_again(one.attempt, facts)}; {'too few steps to judge it' if verdict is None else verdict.text}"
+        begins = (event["fields"] for event in events if (event["kind"], event["attempt"]) == ("restart", one.attempt))
+        after = str(next(begins, {}).get("cause", ""))
+        why = f"; `trackside run` restarted it after {cut(shown(after), MAX_CAUSE)}" if after else ""
+        text = f"{_done_again(one.attempt, facts)}{why}; {'too few steps to judge it' if verdict is None else verdict.text}"
         now = self._wall()
         self._publish(
             Batch(
                 "resumes",
                 records=[
-                    Event(one.run, one.attempt, now, CONTINUITY, step=facts.step, fields=_fields(facts, verdict, text))
+                    Event(
+                        one.run,
+                        one.attempt,
+                        now,
+                        CONTINUITY,
+                        step=facts.step,
+                        fields=_fields(facts, verdict, text, after),
+                    )
                 ],
             )
         )
@@ -295,7 +309,9 @@ class Resumes:
 
 def _done_again(attempt: int, facts: ResumeFacts) -> str:
     """Return a clause about where an attempt goes on, and what that costs."""
-    where = f"attempt {attempt} goes on after step {number(facts.step)}"
+    anew = facts.step < facts.first_step
+    how = f"begins again at step {number(facts.first_step)}" if anew else f"goes on after step {number(facts.step)}"
+    where = f"attempt {attempt} {how}"
     down = f"{duration(facts.down_seconds)} after the last step"
     if not facts.repeated:
         return f"{where}, {down}"
@@ -303,7 +319,7 @@ def _done_again(attempt: int, facts: ResumeFacts) -> str:
     return f"{where} of {number(facts.reached)}, {down}, so that {again} are done again"
 
 
-def _fields(facts: ResumeFacts, verdict: ResumeVerdict | None, text: str) -> dict[str, Any]:
+def _fields(facts: ResumeFacts, verdict: ResumeVerdict | None, text: str, after: str) -> dict[str, Any]:
     """Return the fields of the event."""
     return {
         "text": text,
@@ -314,5 +330,6 @@ def _fields(facts: ResumeFacts, verdict: ResumeVerdict | None, text: str) -> dic
         "repeated_steps": facts.repeated,
         "repeated_seconds": round(facts.lost_seconds, 3),
         "down_seconds": round(facts.down_seconds, 3),
+        **({"restarted_after": after, "ended": facts.ended} if after else {}),
         "changes": [] if verdict is None else [one._asdict() for one in verdict.changes],
     }

@@ -22,7 +22,18 @@ PREFIX = "TRACKSIDE_"
 # Variables of the client; if they are set for a whole job, the daemon's environment has them too.
 CLIENT_VARIABLES = frozenset(
     PREFIX + name
-    for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE", "LAUNCH")
+    for name in (
+        "RUN_ID",
+        "RUN_NAME",
+        "TAGS",
+        "CODE",
+        "DISABLED",
+        "ENDPOINT",
+        "SPOOL",
+        "FLUSH_TIMEOUT",
+        "KEY_FILE",
+        "LAUNCH",
+    )
 )
 
 # Kubernetes sets these for a service that is called trackside.

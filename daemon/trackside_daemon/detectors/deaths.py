@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.wire import CLOSED
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.text import number
 from trackside_daemon.model.troubles import TROUBLES
@@ -69,6 +70,12 @@ class Death(NamedTuple):
         """True if the training's own code ended it, so that something else may be the cause."""
         return self.state == "failed" and not self.cause.startswith(("SIG", "exit", OUT_OF_MEMORY))
 
+    @property
+    def call(self) -> tuple[str, str]:
+        """Number and group of the collective in which a peer's end was noticed, and the rank's call in it; else empty."""
+        place, _, call = self.cause.partition(CLOSED)[2].partition(": ")
+        return place, call
+
     def alarm(self, reason: str = "", over: tuple[float, str] | None = None) -> Finding:
         """Return the finding of this death, or of its end.
 
@@ -127,6 +134,8 @@ class Deaths:
             text = f"rank {rank} of run {name} died of another cause than reported before: {cause or state}"
             yield from self._end(who, clock.now or event.time, text)
         yield from self._report(who, death)
+        if death.call[1]:
+            yield from self._explain(who, ABORT)
 
     def ended(
         self, run: str, attempt: int, name: str, *, state: str, time: float, clock: RunClock, user: str = ""
@@ -157,8 +166,13 @@ class Deaths:
         self._finished.setdefault((event.run, event.attempt), (event.time, event.rank or 0, step))
         if len(self._finished) > RANKS:
             del self._finished[next(iter(self._finished))]
-        for (run, attempt, _), death in list(self._reported.items()):
-            if (run, attempt) == (event.run, event.attempt) and not death.summed and (reason := self._reason(death)):
+        yield from self._explain((event.run, event.attempt, 0))
+
+    def _explain(self, who: RankKey, cause: str = "") -> Iterator[Finding]:
+        """Yield again the findings of the deaths of an attempt, or of those of a cause, for which there is a reason now."""
+        for other, death in list(self._reported.items()):
+            counts = other[:2] == who[:2] and cause in {"", death.cause} and not death.summed
+            if counts and (reason := self._reason(death)):
                 yield death.alarm(reason)
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
@@ -230,6 +244,12 @@ class Deaths:
         time, text = self._workers.get((death.run, death.rank or 0), (0.0, ""))
         if abs(death.time - time) <= WORKER:
             return text
+        others = self._reported.values() if death.cause == ABORT else ()
+        same = [other for other in others if (other.run, other.attempt) == (death.run, death.attempt) and other.call[1]]
+        calls = {other.call[1]: other for other in same}
+        if len(calls) > 1 and len({other.call[0] for other in same}) == 1:
+            named = " and ".join(f"rank {other.rank} called {call}" for call, other in calls.items())
+            return f"The ranks' collectives differ: {named}, which Gloo cannot join."
         time, rank, step = self._finished.get(
             (death.run, -1 if death.attempt is None else death.attempt), (0.0, 0, None)
         )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.base import Column, Context, Detection
+    from trackside_daemon.model.finding import Severity
 
 CALM = 10  # consecutive finite samples that end the alert
 
@@ -34,6 +35,7 @@ class NonFinite:
         self._episode = Episode("NonFinite")
         self._first = self._count = self._seen = 0
         self._good: float | None = None
+        self._doubtful = 0  # the last finite value was of the weights before this step, which may have spoilt them
         # As if the last skips were long ago, so that the first one counts alone.
         several = SKIPPED if self._skips else 1
         self._lately: deque[int] = deque([-OF] * several, maxlen=several)
@@ -43,7 +45,7 @@ class NonFinite:
         episode = self._episode
         if not episode.fires and all(map(isfinite, column.values)):
             if column.values:
-                self._good = column.values[-1]
+                self._good, self._doubtful = column.values[-1], column.steps[-1]
             self._seen += len(column.values)
             return
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
@@ -55,11 +57,13 @@ class NonFinite:
                 episode.follow(calm=True)
                 if episode.calm >= CALM:
                     yield episode.end(at, f"finite again for {CALM} samples, {number(value)} at step {number(step)}")
-            self._good = value if isfinite(value) else self._good
+            if isfinite(value):
+                self._good, self._doubtful = value, self._doubtful if episode.fires else step
 
     def _detection(self, at: int, step: int, value: float) -> Detection:
         if not self._episode.fires:
             self._first, self._count = step, 0
+            self._doubtful = step if self._good is None else self._doubtful
         self._episode.follow(calm=False)
         self._count += 1
         text = f"{number(value)} at step {number(step)}"
@@ -69,7 +73,8 @@ class NonFinite:
             text += f"; the last finite value was {number(self._good)}"
         many = self._seen - self._lately[0] < OF
         begins = self._skips and self._good is None and self._count <= FROM_THE_START
-        return self._episode.report("critical" if many and not begins else "info", at, text)
+        severity: Severity = "critical" if many and not begins else "info"
+        return self._episode.report(severity, at, text, {"doubtful_from_step": self._doubtful})
 
 
 class NonFiniteNorm(NonFinite):

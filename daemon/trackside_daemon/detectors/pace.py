@@ -74,7 +74,12 @@ class PushPace:
         self._gaps = SortedWindow(GAPS)
         self._longest = Longest()
         self.steps, self.seconds = 0, 0.0  # from the first step on, so that the start of the run does not count
-        self._seeded = 0.0
+        self._seeded, self.beginning = 0.0, BEGINNING
+
+    def begin_like(self, start_up: float) -> None:
+        """Allow the first steps what an earlier attempt needed, in seconds, as for a pause that is repeated; 0 if unknown."""
+        if start_up:
+            self.beginning = min(BEGINNING, max(PAUSE, OVER_PAUSE * start_up))
 
     def seed(self, count: float, usual: float, longest: float, gap: float) -> None:
         """Seed the pace from the totals of a run, which include the time before this daemon.
@@ -125,7 +130,7 @@ class PushPace:
     def _own(self) -> float:
         """Seconds that the steps and pauses of the run itself ask for."""
         if not self.known:
-            return self._seeded or BEGINNING
+            return self._seeded or self.beginning
         return max(OVER_USUAL * self.usual, OVER_LONGEST * self.longest)
 
 

@@ -197,7 +197,8 @@ class _WatchedRank:
         labels = self._labels(key)
         if detection.over:
             text, late = detection.text, self.is_spooled
-            return Finding(detection.alert, severity, labels, time, text, over=True, run=self.run, late=late)
+            finding = Finding(detection.alert, severity, labels, time, text, over=True, run=self.run, late=late)
+            return finding._replace(evidence={"recovered": time})
         names_key = detection.alert != "NonFinite" and key in PLAIN
         text = detection.text if names_key else f"{key}: {detection.text}"
         trouble = TROUBLES[detection.alert]

@@ -118,6 +118,7 @@ class RunProgress:
         waited_first: The part of these that was for first batches of epochs.
         waiting: Ranks that report their waits.
         started: When its first rank began, in Unix seconds; 0 if unknown.
+        start_up: Watched seconds before its first step; 0 until then.
         state: How it has ended; empty while it is alive.
         stalled: It is reported as stalled, and has made no progress since.
         silent: Ranks that push nothing while others do.
@@ -136,7 +137,7 @@ class RunProgress:
         self.paused: set[str] = set()
         self.pausing, self.waiting, self.silent = set[int](), set[int](), set[int]()
         self.died: float | None = None
-        self.waited = self.waited_first = self.steps = self.started = 0.0
+        self.waited = self.waited_first = self.steps = self.started = self.start_up = 0.0
         self.stalled = self.restored = False
         self.state = ""
         self._advanced_at = at
@@ -257,7 +258,9 @@ class RunProgress:
         back = before is not None and step < before
         if self.high is not None and step <= self.high and not back:
             return
-        if self.high is not None:
+        if self.high is None:
+            self.start_up = at - self._advanced_at
+        else:
             self.pace.add(at - self._advanced_at, 1 if back else step - self.high, at)
         self.high = step
         self._advanced_at = at

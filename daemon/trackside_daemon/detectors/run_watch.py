@@ -75,7 +75,7 @@ class RunWatch:
         self._users: dict[RankRef, str] = {}
         self._losses: dict[str, BestLoss] = {}
         self._stated: dict[str, KeyRoles] = {}
-        self._earlier: dict[str, tuple[float, float]] = {}
+        self._earlier: dict[str, tuple[float, float, float]] = {}  # start, steps and start-up of attempts
         self._restored: dict[RankRef, list[Alert]] = {}
         self._paces: dict[RankRef, PushPace] = {}
         self._gaps: dict[RankRef, tuple[int, float]] = {}
@@ -177,6 +177,8 @@ class RunWatch:
         if watched is None:
             run = RunProgress(ref.run, ref.attempt, self._clock.at, self._floor)
             run.pace = self._paces.pop(ref, run.pace)
+            before = self._runs.get(ref._replace(attempt=ref.attempt - 1))
+            run.pace.begin_like(self._earlier.get(ref.run, (0.0,))[-1] if before is None else before.run.start_up)
             watched = WatchedRun(run, self._floor, self._straggler_window, self._thresholds)
             for alert in self._restored.pop(ref, ()):
                 watched.restore(alert)
@@ -197,8 +199,8 @@ class RunWatch:
         watched = self._runs.pop(ref, None)
         if watched is None:
             return []
-        started, steps = self._earlier.pop(ref.run, (watched.run.started, 0.0))
-        self._earlier[ref.run] = started, steps + watched.run.steps
+        started, steps, start_up = self._earlier.pop(ref.run, (watched.run.started, 0.0, 0.0))
+        self._earlier[ref.run] = started, steps + watched.run.steps, max(start_up, watched.run.start_up)
         for kept in (self._earlier, self._losses):
             if len(kept) > RUNS:
                 del kept[next(iter(kept))]
@@ -246,7 +248,7 @@ class RunWatch:
             )
             return
         loss = self._losses.get(ref.run)
-        started, steps = self._earlier.get(ref.run, (run.started, 0.0))
+        started, steps, _ = self._earlier.get(ref.run, (run.started, 0.0, 0.0))
         texts = (
             loss.text(self._readings(run.id, run.attempt).get(loss.key, "")) if loss else "",
             waits(run, time, self._thresholds.data_wait_ratio),

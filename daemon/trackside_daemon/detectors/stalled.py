@@ -87,7 +87,7 @@ class Stalled(RunAlert):
         since = clock.now - silence
         ranks = sorted((rank for rank in run.ranks.values() if not rank.ended), key=_behind)
         usual = (
-            "Before the first steps, half an hour is allowed for data and compilation."
+            f"Before the first steps, {duration(run.pace.beginning)} are allowed for data and compilation."
             if run.high is None
             else _usual(run.pace)
         )

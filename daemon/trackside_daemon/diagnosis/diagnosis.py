@@ -115,7 +115,8 @@ def diagnose(
 
     Returns:
         ``run``, ``name``, ``wall_seconds``, ``ranks``; ``health``: ``ok``, ``slow`` or ``broken``; ``verdict``: what stops it, in
-        one sentence, or empty; ``hang``: the verdict on the ranks of a run that hangs now, else None; ``resumes``: those on its resumes; ``ledger``: wall seconds by account, means over the ranks, which sum to the wall time;
+        one sentence, or empty; ``hang``: the verdict on the ranks of a run that hangs now, else None; ``resumes``: those on its resumes;
+        ``restarted_since``: seconds since the first end that `trackside run` answered by a restart, else None; ``ledger``: wall seconds by account, means over the ranks, which sum to the wall time;
         ``accounts``: the words of each; ``ledger_by_rank``: those of each rank;
         ``causes``: what stops the run first, then the costliest, those without measured seconds last; ``listed`` are those of 5 % of the time or a minute; ``unknown``: what is not measured, and why;
         ``energy`` and ``costs``; ``resources``; ``suggestions``; ``trends``; ``comparison`` with the baseline.
@@ -151,6 +152,7 @@ def diagnose(
         "verdict": stops.text,
         "hang": stops.hang,
         "resumes": [dict(resume) for resume in facts.resumes],
+        "restarted_since": next((facts.ended - one["ended"] for one in facts.resumes if "ended" in one), None),
         "ledger": accounts.whole,
         "accounts": {account: ACCOUNTS[account] for account in accounts.whole},
         "ledger_by_rank": {str(rank): entries for rank, entries in accounts.by_rank.items()},

@@ -61,6 +61,8 @@ def _verdicts(diagnosis: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "health", ": ".join(filter(None, (health, diagnosis["verdict"])))
     for resume in diagnosis.get("resumes", ())[-RESUMES:]:
         yield "resumed", resume.get("text", "")
+    if (since := diagnosis.get("restarted_since")) is not None:
+        yield "without restarts", f"it would have ended, or stood still, {duration(since)} earlier"
 
 
 def listed_causes(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -23,11 +23,13 @@ def document(reports: Sequence[Contents]) -> Document:
     media = [
         one for label, report in zip(labels, reports, strict=True) for one in _media(report, label * (len(labels) > 1))
     ]
+    summary, *found = findings(reports)
     return Document(
         ", ".join(labels),
         [
-            *findings(reports),
+            summary,
             _curves(reports),
+            *found,
             *([MediaSeries(media)] if media else []),
             *_details(reports),
             diagnosis.LIMITS,

@@ -37,6 +37,8 @@ from trackside_daemon.model.records import (
 MAX_LAST_ATTEMPTS = 10_000  # runs whose last attempt is cached
 
 T = TypeVar("T")
+IDLE_SECONDS = 60.0
+
 log = logging.getLogger("trackside")
 
 
@@ -47,7 +49,7 @@ class HistoryRecorder:
         directory: The directory that `directory.prepare` returned.
         bounds: Limits of size and age.
         synchronous: ``normal`` or ``full``: whether a commit waits for the disk.
-        interval: Seconds between the stored samples of GPUs and host, while a run is live.
+        interval: Seconds between the stored samples of GPUs and host while a run is live; otherwise they are `IDLE_SECONDS` apart.
         machine: The batch sources of GPUs and host.
         acknowledge: Called with each receipt after its batch is committed.
         request_resend: Called with a session whose client has to send its unacknowledged messages again, or with None
@@ -294,10 +296,9 @@ class HistoryRecorder:
         self._abandoned.discard(key)
 
     def _sample(self, batch: Batch) -> None:
-        """Queue one batch of each source per interval while a run is live, and more when an attempt begins or ends."""
-        slot = int(batch.time // self.interval)
-        ends = batch.source in self._ending
-        if not ends and (not self._live or self._last_slots.get(batch.source) == slot):
+        """Queue one batch of each source per interval, or per minute without a live run; more when an attempt begins or ends."""
+        slot = int(batch.time // (self.interval if self._live else max(self.interval, IDLE_SECONDS)))
+        if batch.source not in self._ending and self._last_slots.get(batch.source) == slot:
             if self._live:
                 self._between[batch.source] = batch
             return

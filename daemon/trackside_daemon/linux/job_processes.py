@@ -14,9 +14,11 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+STARVED_SHARE = 0.1  # of the time, from which on a main thread that waits for a CPU is busy
 CPU_SHARE = 0.05  # of a core, from which on a process is busy; the threads of the client need a hundredth of it
 POLL_SECONDS = 0.2  # between two looks whether they are to be left alone
-IO_BYTES = 64 * 1024  # read and written within one look at it, from which on a process is busy
+WAKES = 2.0  # per second, from which on a main thread gets something, such as data of a socket; polls are rarer
+IO_BYTES = 13_000  # read and written per second, from which on a process is busy; trackers need half of it
 
 
 class Activity(NamedTuple):
@@ -24,11 +26,15 @@ class Activity(NamedTuple):
 
     Attributes:
         cpu: CPU seconds, in user and kernel mode.
-        io: Bytes read and written, of /proc/PID/io; 0 if it may not be read.
+        io: Bytes read and written, by calls and as mapped files, of /proc/PID/io; 0 if it may not be read.
+        wakes: How often its main thread has waited for something that came.
+        starved: Seconds for which its main thread had work and got no CPU, of /proc/PID/schedstat; 0 if unknown.
     """
 
     cpu: float
-    io: int
+    io: int = 0
+    wakes: int = 0
+    starved: float = 0.0
 
 
 class JobProcesses:
@@ -101,10 +107,13 @@ def activity(process: psutil.Process) -> Activity | None:
     """Return what a process has used; None if it has ended."""
     try:
         cpu = process.cpu_times()
+        used = Activity(cpu.user + cpu.system, wakes=process.num_ctx_switches().voluntary)
+        with suppress(OSError, IndexError):  # it ends, or the kernel does not count
+            starved = Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]
+            used = used._replace(starved=int(starved) / 1e9)
         with suppress(psutil.Error, OSError):
-            io = process.io_counters()
-            return Activity(cpu.user + cpu.system, io.read_chars + io.write_chars)
-        return Activity(cpu.user + cpu.system, 0)
+            return used._replace(io=sum(process.io_counters()[2:]))
+        return used
     except psutil.Error:
         return None
 
@@ -113,7 +122,12 @@ def busy(before: Activity | None, after: Activity | None, seconds: float) -> boo
     """Return whether a process has done something within so many seconds; one that has begun or ended has."""
     if before is None or after is None:
         return before is not after
-    return after.cpu - before.cpu >= CPU_SHARE * seconds or after.io - before.io >= IO_BYTES
+    return (
+        after.cpu - before.cpu >= CPU_SHARE * seconds
+        or after.starved - before.starved >= STARVED_SHARE * seconds
+        or after.io - before.io >= IO_BYTES * seconds
+        or after.wakes - before.wakes >= WAKES * seconds
+    )
 
 
 def _lives(process: psutil.Process) -> bool:

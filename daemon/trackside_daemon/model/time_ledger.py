@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from trackside.rl_keys import PHASES
-from trackside.totals.phases import EVALS, OTHER, PAUSES, SAVES
+from trackside.totals.phases import COMPILE, EVALS, OTHER, PAUSES, SAVES
 from trackside_daemon.model.records import Account
 from trackside_daemon.model.robust import NORMAL
 from trackside_daemon.model.stall import is_quiet
@@ -306,7 +306,8 @@ def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed
     idle = length if span.busy is None else (1 - span.busy) * length
     generated = () if PHASES["generate"].isdisjoint(span.phases) else PHASES.items()
     roles = [(role, phases, length) for role, phases in generated if role != "train"]
-    parts = (("data", ("data",), idle), ("checkpoint", SAVES, length), ("eval", EVALS, length), *roles)
+    paused = (("checkpoint", SAVES), ("eval", EVALS), ("start", (COMPILE,)))
+    parts = (("data", ("data",), idle), *((account, phases, length) for account, phases in paused), *roles)
     known = 0.0
     if span.account.stall > ends:  # it went on after that, and stood still before it was seen
         known = max(span.account.stall, span.longest)

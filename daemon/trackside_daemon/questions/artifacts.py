@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
-from trackside_daemon.questions.question import MissingError, OfRun, Question
+from trackside.limits import CODE_KEY
+from trackside_daemon.questions.question import MissingError, OfRun, Question, RunNames
 
 if TYPE_CHECKING:
     import sqlite3
@@ -127,6 +129,54 @@ class Media(OfRun, frozen=True, kw_only=True):
         with history.reading() as connection:
             uid = self.uid(connection)
         return uid, index.read(history.path.parent, uid)
+
+
+class Code(Question, frozen=True, kw_only=True):
+    """Return how the code of a run differs from that of another, as stored when their last attempts began."""
+
+    path = "/code"
+    fields = ("diff",)
+    about = (
+        "diff has the lines of a unified diff from the first run to the second; with one run, its code. It is null if one of "
+        "them has no code. A file that was too large to store is named alone."
+    )
+    run: RunNames
+
+    def answer(self, history: History, _live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        from difflib import unified_diff
+
+        files = [_code(history, run) for run in self.run[:2]]
+        if not all(files):
+            return {"diff": None}
+        before, after = files if len(files) > 1 else ({}, *files)
+        lines: list[str] = []
+        for name in dict.fromkeys([*after, *before]):
+            if LEFT_OUT in {before.get(name), after.get(name)}:
+                lines.append(f"{name}: too large to be stored")
+                continue
+            old, new = (side.get(name, "").splitlines() for side in (before, after))
+            lines += unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm="")
+        return {"diff": lines}
+
+
+LEFT_OUT = "\0"
+
+
+def _code(history: History, run: str) -> dict[str, str]:
+    """Return the files of the code of a run; empty without any."""
+    from trackside_daemon.history.media import index
+
+    uid, items = Media(id=run).find(history)
+    item = next((item for item in reversed(items) if item.key == CODE_KEY and item.kind == "text"), None)
+    if item is None:
+        return {}
+    parts = re.split(r"(?m)^===== (.+)\n", index.content(history.path.parent, uid, item).decode(errors="replace"))
+    files = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return {
+        name.removesuffix(" (left out)"): LEFT_OUT if name.endswith(" (left out)") else text
+        for name, text in files.items()
+    }
 
 
 def find_capture(history: History, live: Live, id_: str) -> CaptureRecord:

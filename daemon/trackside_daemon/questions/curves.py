@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import islice, repeat
+from itertools import islice, pairwise, repeat
 from math import inf, isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon.history.read import charts, reader, series
+from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, StoredSeries, Window
+from trackside_daemon.history.schema import HOST
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.questions.question import InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    import sqlite3
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.history.read.series import By
@@ -207,3 +210,39 @@ def _ignoring_nan(aggregate: Callable[[list[float]], float], values: Sequence[fl
     """Return the aggregate of the values that are not NaN as JSON can hold it; NaN when all are."""
     numbers = [value for value in values if not isnan(value)]
     return json_number(float(aggregate(numbers)) if numbers else float("nan"))
+
+
+def machine(
+    connection: sqlite3.Connection, run: str, names: Collection[str], low: float, high: float, *, points: int
+) -> list[dict[str, Any]]:
+    """Return families of the machine between two Unix times: ``[0, time, min, max, last, 0, mean]``; of a *run* in its time.
+
+    Raises:
+        UnknownRunError: There is no such run.
+        ValueError: A block is damaged.
+    """
+    stream: int | None = HOST
+    if run:
+        uid = reader.resolve(connection, run)
+        stream, (began, ended) = machine_stream(connection, uid), reader.span(connection, uid)
+        low, high = max(low, began), min(high, inf if ended is None else ended)
+    if stream is None:
+        return []
+    tail = LogTail(connection, stream)
+    found = []
+    for one in series.find(connection, stream, tail):
+        name = one.key.partition("{")[0]
+        if name in names:
+            drawn = charts.chart(connection, one, tail, Window("time", low, high), points)
+            means = drawn.means or [point[4] for point in drawn.points]
+            values = [[0, *point[1:], 0, mean] for point, mean in zip(drawn.points, means, strict=True)]
+            found.append({"key": one.key, "points": list(_rates(values)) if name.endswith("_total") else values})
+    return [one for one in found if one["points"]]
+
+
+def _rates(points: Iterable[Sequence[float]]) -> Iterator[list[float]]:
+    """Yield the growth per second of a counter between points, without its resets."""
+    for before, after in pairwise(points):
+        if after[4] >= before[4] and after[1] > before[1]:
+            rate = (after[4] - before[4]) / (after[1] - before[1])
+            yield [0, after[1], rate, rate, rate, 0, rate]

@@ -1,7 +1,7 @@
 """The table of all questions."""
 
 from trackside_daemon.questions.alerts import Alert, Alerts, Silences
-from trackside_daemon.questions.artifacts import Capture, Captures, Checkpoints, Console, Media, RunCaptures
+from trackside_daemon.questions.artifacts import Capture, Captures, Checkpoints, Code, Console, Media, RunCaptures
 from trackside_daemon.questions.diagnosis import Comparison, Diagnosis, Performance, Report
 from trackside_daemon.questions.runs import Events, Keys, Run, Runs
 from trackside_daemon.questions.series import Layer, LayerMap, LayerValues, OneSeries, Series
@@ -12,6 +12,7 @@ __all__ = [
     "Capture",
     "Captures",
     "Checkpoints",
+    "Code",
     "Comparison",
     "Console",
     "Diagnosis",

@@ -277,7 +277,7 @@ class Daemon:
                 captures,
                 AgentsApi(access, captures, self._waits, actions=web.agent_actions),
                 GpuApi(parts.nvml, parts.gpu.forget),
-                MachineApi(parts.machine),
+                MachineApi(parts.machine, access),
                 ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
                 self._overview,
             ],

@@ -31,7 +31,12 @@ from trackside_daemon.model.text import number
 ALERTS = STALLS | {"TrainingProcessDied"}
 
 ANSWERS_APART_SECONDS = 1.0  # seconds between two answers of a rank that makes no progress
-RETRIES = (5.0, 15.0, 60.0, 300.0)  # seconds between two tries, while an alert fires that has no verdict yet
+RETRIES = (
+    5.0,
+    15.0,
+    60.0,
+    300.0,
+)  # seconds between two tries, while an alert fires that has no verdict yet, or one on a busy rank
 BUSY = 0.03  # CPU seconds of a main thread between the two answers from which on it does not wait
 GPU_SHARE = 0.05  # of the time, from which on a GPU is busy
 DEADLOCKS = ("other_operation", "other_shape")  # kinds that never end, whatever the GPUs do that wait
@@ -49,6 +54,9 @@ _STATES = {
     "S": "a call holds the GIL",
     "R": "a call holds the GIL, or it gets no CPU time",
 }
+
+
+PAUSED = frozenset("Tt")  # of these, those of a process that somebody holds
 
 
 class _Hang(NamedTuple):
@@ -142,17 +150,23 @@ class Hangs:
         return found and {**found._asdict(), "quiet_seconds": round(now - last, 1)}
 
     def _handle(self, alert: Alert, hang: _Hang, unwanted: threading.Event) -> None:
+        is_judged = False
         try:
             for pause in (0.0, *self._retries):
                 if unwanted.wait(pause):
                     return
                 found = self._judge(hang)
                 # An alert that has got worse since is judged again, but this verdict holds until then.
-                if found is not None and alert.key in self._firing and not self._stopping.is_set():
-                    evidence = {CONCLUSION: found.text, "hang": found._asdict()}
+                if found is None or alert.key not in self._firing or self._stopping.is_set():
+                    continue
+                # A rank that computed, or was stopped, at the first look may hang later.
+                is_busy = not set(found.busy) <= set(found.waiting)
+                if not (is_judged and is_busy):
+                    is_judged, evidence = True, {CONCLUSION: found.text, "hang": found._asdict()}
                     note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
                     self._publish(Batch("hangs", records=[note]))
                     self._keep(alert, found)
+                if not is_busy:
                     return
         except Exception:  # a verdict that fails must not cost the next
             log.exception("no verdict on %s of run %s", alert.alert, alert.run)
@@ -200,8 +214,9 @@ class Hangs:
             return None  # nobody waits for the rank that has ended
         if found is not None:
             gpus = self._on_gpus(hang.name) & dumps.keys() if found.kind not in DEADLOCKS else ()
+            paused = {one.rank for one in self._ranks(hang.run) if one.state in PAUSED}
             pids = {str(one.rank): one.pid for one in self._ranks(hang.run)[:PLACES]}
-            found = found._replace(busy=tuple(sorted({*found.busy, *gpus})), pids=pids)
+            found = found._replace(busy=tuple(sorted({*found.busy, *gpus, *paused})), pids=pids)
         return found if found is None or view is None else compared(found, view)
 
     def _absent(self, hang: _Hang, asked: frozenset[int], dumps: Mapping[int, RankDump]) -> Absent:

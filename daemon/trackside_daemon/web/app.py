@@ -129,6 +129,8 @@ class WebApp:
 
     async def live(self, request: Request) -> Response:
         """Answer ``/-/run/NAME/live``: 503 once the verdict says that the run hangs; 200 else, also if nothing is known of it."""
+        from trackside_daemon.captures.hang.verdict import hanging
+
         name, text = request.path_params["name"], ""
         try:
             found = await self._access.ask(Alerts(run=name, firing=True, alert="TrainingStalled")) if name else {}
@@ -136,6 +138,8 @@ class WebApp:
                 # A name that only begins like an id, or the newest run of several, must not show another run's.
                 if name in {alert["run"], alert["labels"].get("run")} and not text:
                     text = await _proven(alert)
+                    later = await self._access.ask(Alerts(run=alert["run"], firing=True)) if text else {"alerts": ()}
+                    text = text if any(one["id"] == alert["id"] and hanging(one) for one in later["alerts"]) else ""
         except Exception:  # noqa: BLE001  whoever asks ends the run after a 503
             text = ""
         return PlainTextResponse(f"{text or 'nothing says that it hangs'}\n", 503 if text else 200)

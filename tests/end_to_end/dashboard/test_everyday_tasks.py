@@ -258,6 +258,18 @@ def test_settings_are_compared_with_a_band_over_seeds(
     assert violations(page) == []
 
 
+def see_formulas(page: Page) -> None:
+    """Give the chart of the loss a second key, with an axis of its own, then their ratio, and take it away."""
+    chart(page, "loss").get_by_role("button", name="Scale and range").click()
+    chart(page, "loss").get_by_label("With").select_option("lr")
+    both = chart(page, "loss and lr")
+    expect(both.locator(".legend button")).to_have_count(2)
+    page.wait_for_function("document.querySelector('.legend button + button').closest('.chart').chart.u.axes[2].show")
+    both.get_by_label("Shown").select_option("/")
+    expect(chart(page, "loss ÷ lr").locator(".now")).to_have_text("3,750", timeout=20_000)  # of 3 and 8e-4
+    chart(page, "loss ÷ lr").get_by_label("With").select_option("")
+
+
 def test_a_view_is_arranged_shared_and_used_by_keyboard(
     lab: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
@@ -278,22 +290,21 @@ def test_a_view_is_arranged_shared_and_used_by_keyboard(
 
     # The link has it too, for a browser that has stored nothing.
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed')); }")
+    page.get_by_role("button", name="Share").click()
     page.get_by_role("button", name="Copy link").click()
-    expect(page).to_have_url(re.compile("view="))
+    shared = page.get_by_label("To copy").input_value()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="HTML report").click()
+    assert "<title>wide: trackside report" in waiting.value.path().read_text("utf-8")
     page.evaluate("localStorage.clear()")
-    page.reload()
+    page.goto(shared)
     expect(titles).to_have_text(["tokens", "lr", "loss"])
 
     # A chart is hidden, and gets a second key with an axis of its own.
     page.get_by_role("button", name="Hide tokens").click()
     expect(titles).to_have_text(["lr", "loss"])
     page.get_by_role("button", name="Show", exact=True).click()
-    chart(page, "loss").get_by_role("button", name="Scale and range").click()
-    chart(page, "loss").get_by_label("With").select_option("lr")
-    both = chart(page, "loss and lr")
-    expect(both.locator(".legend button")).to_have_count(2)
-    page.wait_for_function("document.querySelector('.legend button + button').closest('.chart').chart.u.axes[2].show")
-    both.get_by_label("With").select_option("")
+    see_formulas(page)
     page.evaluate("document.activeElement.blur()")
     expect(titles).to_have_text(["tokens", "lr", "loss"])
 

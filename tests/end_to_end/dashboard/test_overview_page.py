@@ -184,7 +184,7 @@ def test_an_ended_run_is_shown_and_found_kept_deleted_and_compared_in_the_table(
     page.evaluate(
         "for (const box of [...document.querySelectorAll('.all-runs td.box input')].slice(0, 33)) box.click()"
     )
-    expect(page.locator(".chosen")).to_contain_text("33 runs selected; Compare shows at most 32")
+    expect(page.locator(".chosen")).to_contain_text("33 runs selected; Compare and Export have at most 32")
     expect(page.locator(".chosen").get_by_role("link", name="Compare")).to_be_hidden()
     page.get_by_role("button", name="Clear").click()
     expect(page.locator(".chosen")).to_be_hidden()

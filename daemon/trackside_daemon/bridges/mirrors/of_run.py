@@ -6,6 +6,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from trackside.limits import CODE_KEY
 from trackside_daemon.bridges.mirrors.target import Medium, Row
 from trackside_daemon.causes.facts import Facts, is_read
 from trackside_daemon.causes.quantities import named_curves
@@ -91,9 +92,10 @@ def _points(facts: Facts, begin: int) -> tuple[dict[int, dict[str, float]], dict
 
 
 def waiting_media(history: Path, places: Collection[RankKey], sent: Collection[str], run: str) -> list[MediaFile]:
-    """Return all media of a run that the target does not have; see `unsent_media`."""
+    """Return all media of a run that the target does not have, without the run's code; see `unsent_media`."""
     wanted = {(place.attempt, place.rank) for place in places}
-    return [one for one in index.read(history, run) if one.file not in sent and (one.attempt, one.rank) in wanted]
+    found = [one for one in index.read(history, run) if one.file not in sent and one.key != CODE_KEY]
+    return [one for one in found if (one.attempt, one.rank) in wanted]
 
 
 def unsent_media(history: Path, places: Collection[RankKey], sent: Collection[str], run: str) -> list[Row]:

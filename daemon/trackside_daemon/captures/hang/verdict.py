@@ -31,7 +31,8 @@ class HangVerdict(NamedTuple):
         seconds: How long it has waited; 0 outside any.
         places: Innermost call in the user's code by rank.
         pids: Process id by rank, of those that this daemon sees.
-        busy: The ranks whose main thread or GPU computes; those that wait in a collective may do so.
+        busy: The ranks whose main thread or GPU computes, or that a debugger or a signal has stopped; those that wait in a
+            collective may compute.
     """
 
     kind: Kind
@@ -103,9 +104,11 @@ def _verdict(
 
 
 def hanging(alert: Mapping[str, Any]) -> str:
-    """Return the verdict on the run of a firing `TrainingStalled`, as JSON, if it hangs; empty if it may go on."""
+    """Return the verdict on the run of a firing `TrainingStalled`, as JSON, if it hangs; empty if it may go on, or did."""
     hang = alert["evidence"].get("hang")
-    if hang is None or alert["severity"] != "critical" or set(hang.get("busy", ())) - set(hang["waiting"]):
+    if hang is None or "recovered" in alert["evidence"] or alert["severity"] != "critical":
+        return ""
+    if set(hang.get("busy", ())) - set(hang["waiting"]):
         return ""
     return f"{alert['summary']}: {hang['text']}"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, Query, RunsOrQuery, StoragePath, Url, option
+from trackside_daemon.cli.options import Form, Json, Query, RunsOrQuery, StoragePath, Url, flag, option
 from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import matches_wildcards, shown
 
@@ -39,6 +39,9 @@ def compare(
         str, option("CONDITION", "Exit with status 3 if this holds for a run, or a group, that is not the baseline.")
     ] = "",
     sort: Annotated[str, option("[-]KEY", "Order by this value; falling with - before it.")] = "",
+    code: Annotated[
+        bool, flag("--code", "Print how the code of the last run differs from that of the first, as a diff.")
+    ] = False,
     form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
@@ -63,6 +66,9 @@ def compare(
         condition = _condition(fail_if)
         source = find_history(storage_path, url)
         runs = [source.ask(questions.Run(id=text)) for text in _distinct(source, selected(source, run, query))]
+        if code:
+            _print_code(source, runs)
+            return
         groups, usual = _groups(source, runs, group_by, baseline, required=bool(condition and condition.needs_baseline))
         keys = {value.key for value in condition.values} if condition else set()
         pushed = {metric["key"] for each in runs for metric in each["metrics"]}
@@ -79,6 +85,19 @@ def compare(
         _print(comparison, form, condition, failed)
     if failed:
         raise typer.Exit(FAILED)
+
+
+def _print_code(source: Source, runs: Sequence[Run]) -> None:
+    from trackside_daemon.cli.output import print_lines
+    from trackside_daemon.questions import table as questions
+
+    ends = list(dict.fromkeys((runs[0]["id"], runs[-1]["id"])))
+    diff = source.ask(questions.Code(run=tuple(ends)))["diff"]
+    if diff is None:
+        raise CommandError(
+            "--code: one of these runs has no stored code; a training stores it unless $TRACKSIDE_CODE is 0"
+        )
+    print_lines(diff or ["the code is the same"])
 
 
 def _condition(text: str) -> Condition | None:

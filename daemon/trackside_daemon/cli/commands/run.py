@@ -91,7 +91,7 @@ def run(
     --stop-on, 75 after --requeue, 126 if the command is not executable, 127 if it is not found, and 2 if this command line or the
     configuration is wrong.
     """
-    from trackside_daemon.cli.run.restarts import restarts, slurm_job, stop_alerts
+    from trackside_daemon.cli.run.restarts import restarts, stop_alerts
     from trackside_daemon.cli.run.session import RunOptions, run
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.service.config import Config
@@ -107,6 +107,8 @@ def run(
     file = [f"--config.file={config_file}"] if config_file is not None else []
     if (requeue or restart_args) and not restart:
         fail(f"{'--requeue' if requeue else '--restart.args'} is for restarts: give --restart, too")
+    if not (job := os.environ.get("SLURM_JOB_ID", "")) and requeue:
+        fail("--requeue: $SLURM_JOB_ID is not set, so this is no job of Slurm")
     try:
         options = RunOptions(
             places,
@@ -114,7 +116,7 @@ def run(
             console,
             restarts(restart, restart_on, int(os.environ.get("SLURM_RESTART_COUNT", "0")) if requeue else 0),
             shlex.split(restart_args),
-            slurm_job(os.environ) if requeue else "",
+            job if requeue else "",
             stop_alerts(stop_on),
         )
     except ValueError as error:

@@ -25,17 +25,6 @@ FINAL_STATUSES = frozenset({2, 78, 126, 127})
 FINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 
 
-def slurm_job(environ: Mapping[str, str]) -> str:
-    """Return the id of the Slurm job of this process.
-
-    Raises:
-        ValueError: It is in none.
-    """
-    if not environ.get("SLURM_JOB_ID"):
-        raise ValueError("--requeue: $SLURM_JOB_ID is not set, so this is no job of Slurm")
-    return environ["SLURM_JOB_ID"]
-
-
 def restarts(most: str, kinds: str, spent: int = 0) -> Restarts | None:
     """Return what decides on restarts, from the values of the flags; None without the flag.
 
@@ -154,7 +143,7 @@ class Restarts:
         spent: Restarts that count already.
 
     Attributes:
-        ends: Those that a restart followed.
+        ends: Those that a restart followed; the caller appends them.
     """
 
     def __init__(self, most: int, kinds: frozenset[str], spent: int = 0) -> None:
@@ -172,6 +161,7 @@ class Restarts:
         """Return whether and when the command starts again."""
         if not self.may_answer(end.kind, end.status):
             return RestartDecision(reason=_final(end.kind, end.status) if end.kind in self.kinds else "")
+        is_first = not self._same
         # Numbers in a cause, such as ports and addresses, differ.
         same = (end.kind, re.sub(r"\d+", "0", end.cause) or str(end.status), end.step)
         self._same[same] += 1
@@ -181,17 +171,16 @@ class Restarts:
                 reason=f"not restarted: it has {what} {self._same[same]} times in the same way: {end.text}"
             )
         progress = end.step is not None and (self._reached is None or end.step > self._reached)
-        self._without_progress = 0 if progress or not self.ends else self._without_progress + 1
+        self._without_progress = 0 if progress or is_first else self._without_progress + 1
         self._reached = end.step if progress else self._reached
         self._spent += 2 if self._without_progress else 1
         if self._spent > self.most:
             text = "1 restart is" if self.most == 1 else f"all {self.most} restarts are"
             return RestartDecision(reason=f"not restarted: {text} used up; one without progress counts twice")
-        self.ends.append(end)
         return RestartDecision(PAUSES[min(self._without_progress, len(PAUSES) - 1)])
 
-    def line(self, now: float) -> str:
-        """Return a sentence on all restarts, *now* in monotonic seconds; empty if there was none."""
+    def line(self, now: float, *, failed: bool) -> str:
+        """Return a sentence on all restarts, *now* in monotonic seconds; empty for none. A last start that *failed* is in it."""
         if not self.ends:
             return ""
         times = "once" if len(self.ends) == 1 else f"{len(self.ends)} times"
@@ -200,7 +189,8 @@ class Restarts:
         )
         passed = duration(now - self.ends[0].at)
         without = f"have stood still for {passed}" if self.ends[0].kind == "hang" else f"have ended {passed} ago"
-        return f"restarted {times}: {what}; without --restart it would {without}"
+        end = "it did not finish, and " if failed else ""
+        return f"restarted {times}: {what}; {end}without --restart it would {without}"
 
 
 def _final(kind: str, status: int) -> str:

@@ -161,10 +161,11 @@ class _Session:
                 if again is None:
                     if daemon is not None:
                         self._summarize(daemon, command.code or 0)
-                    if self._options.restarts is not None and (line := self._options.restarts.line(time.monotonic())):
-                        report(line)
                     # A command may answer SIGTERM by status 0, and it is not complete all the same.
                     ended = status or int(self._trouble is not None)
+                    restarts = self._options.restarts
+                    if restarts is not None and (line := restarts.line(time.monotonic(), failed=bool(ended))):
+                        report(line)
                     return STOPPED if self._trouble_stops else REQUEUED if self._is_requeued else ended
                 start = again
             finally:
@@ -277,13 +278,13 @@ class _Session:
         if daemon is None or daemon.source is None:
             report("hangs and alerts end nothing, because no daemon is known that could be asked")
             return None
-        from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
+        from trackside_daemon.cli.run.trouble_watch import TroubleWatch
 
         def found(trouble: CommandTrouble) -> None:
             self._found = trouble
             self._signals.wake()
 
-        return TroubleWatch(daemon.source, self._launch, processes, EndConditions(kinds, stop_on), found)
+        return TroubleWatch(daemon.source, self._launch, processes, found, kinds=kinds, stop_on=stop_on)
 
     def _next_start(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
         try:
@@ -317,7 +318,6 @@ class _Session:
                 report(decision.reason)
             return None
         if self._options.requeue:
-            restarts.ends.pop()  # no restart by this process follows
             self._is_requeued = _requeue(self._options.requeue, f"{kind}: {end.text}")
             return None
         before = None if trouble is None else trouble.step
@@ -326,12 +326,12 @@ class _Session:
             report(text)
         if facts.run and not checkpoint:
             report("no intact checkpoint of its run is known: the next start decides where it begins")
-        number = len(restarts.ends)
+        number = len(restarts.ends) + 1
         where = f" from {checkpoint}" if checkpoint else ""
         report(f"restart {number} of {restarts.most} in {duration(decision.pause)}{where}, after {kind}: {end.text}")
         if not self._pause(decision.pause):
-            restarts.ends.pop()  # no restart follows
             return None
+        restarts.ends.append(end)
         again = first.again(self._options.restart_arguments, checkpoint)
         environ = {"TRACKSIDE_RESTART": shown(f"{number}: {end.text}")[:MAX_CAUSE]}  # a NUL would be refused
         # Of several runs, such as folds, the next start begins with the first again.

@@ -96,12 +96,12 @@ class CommandSummary:
                 f"the daemon ended unexpectedly{after}, with status {daemon.died}; see its log {daemon.log}; "
                 "what it did not receive is in the spool for the next daemon"
             )
-        source = self._settled(signals, report)
-        if source is None:
-            report("no summary, because this user may not query the daemon")
-            return
         try:
-            self._report_runs(source, report)
+            source = self._settled(signals, report)
+            if source is None:
+                report("no summary, because this user may not query the daemon")
+            else:
+                self._report_runs(source, report)
         except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"no summary: {error}")
 
@@ -228,11 +228,9 @@ def _is_default(history: Path) -> bool:
 def _words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the arguments of `trackside show`: the names if they are distinct, else the ids."""
     names = [run["name"] for run in reversed(runs)]
-    return list(dict.fromkeys(names)) if len(set(names)) == len(names) and " " not in "".join(names) else _ids(runs)
-
-
-def _ids(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [run["id"] for run in reversed(runs)]
+    return (
+        names if len(set(names)) == len(names) and " " not in "".join(names) else [run["id"] for run in reversed(runs)]
+    )
 
 
 def lines(

@@ -6,7 +6,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.alerts.active_alert import OCCURRENCES
 from trackside_daemon.captures.hang.proof import HangProof
+from trackside_daemon.captures.hang.verdict import hanging
 from trackside_daemon.model.text import duration, matches_wildcards
 from trackside_daemon.questions import table as questions
 
@@ -42,18 +44,6 @@ class CommandTrouble(NamedTuple):
     step: int | None = None
 
 
-class EndConditions(NamedTuple):
-    """Conditions that end a command.
-
-    Attributes:
-        kinds: ``hang`` and ``nan``, or one of them.
-        stop_on: Alerts.
-    """
-
-    kinds: Collection[str] = ()
-    stop_on: Sequence[StopOn] = ()
-
-
 class TroubleWatch:
     """A thread that asks the daemon about the runs of a command, until one is in trouble.
 
@@ -61,8 +51,9 @@ class TroubleWatch:
         source: The API of a live daemon.
         launch: Value of ``$TRACKSIDE_LAUNCH`` in the command's processes.
         processes: They.
-        wanted: What counts as a trouble.
         found: Called once, in the thread, with the trouble.
+        kinds: ``hang`` and ``nan``, or one of them, if they count as a trouble.
+        stop_on: Alerts that do.
     """
 
     def __init__(
@@ -70,11 +61,13 @@ class TroubleWatch:
         source: Source,
         launch: str,
         processes: JobProcesses,
-        wanted: EndConditions,
         found: Callable[[CommandTrouble], None],
+        *,
+        kinds: Collection[str],
+        stop_on: Sequence[StopOn],
     ) -> None:
         self._source, self._launch, self._processes = source, launch, processes
-        self._wanted, self._found = wanted, found
+        self._kinds, self._stop_on, self._found = kinds, stop_on, found
         self._began = time.time()
         self._known_since = self._asked = time.time()  # the daemon has answered all the time since
         self._still: dict[int, float] = {}  # seconds that the next proof has to last, by id of the alert
@@ -110,32 +103,34 @@ class TroubleWatch:
 
     def _trouble_of(self, run: Mapping[str, Any], now: float) -> CommandTrouble | None:
         alerts = self._source.ask(questions.Alerts(run=run["id"], firing=True))["alerts"]
-        judged = (self._judge(run, alert, now) for alert in alerts if alert["started"] >= self._began)
+        judged = (
+            self._judge(run, alert, now)
+            for alert in alerts
+            # An alert fires for a while after its trouble.
+            if alert["started"] >= self._began and "recovered" not in alert["evidence"]
+        )
         return next((one for one in judged if one is not None), None)
 
     def _judge(self, run: Mapping[str, Any], alert: Mapping[str, Any], now: float) -> CommandTrouble | None:
-        name, fires = alert["alert"], now - alert["started"]
-        for stop in self._wanted.stop_on:
+        name, times = alert["alert"], alert["evidence"].get(OCCURRENCES)
+        fires = now - (times[-1]["time"] if times else alert["started"])
+        for stop in self._stop_on:
             if matches_wildcards(name, stop.alert) and fires >= stop.seconds:
                 line = f"--stop-on {name}, which has fired for {duration(fires)}: {alert['summary']}"
                 return CommandTrouble("stop", run["id"], name, line)
-        if name == "TrainingStalled" and "hang" in self._wanted.kinds and alert["started"] >= self._known_since:
+        if name == "TrainingStalled" and "hang" in self._kinds and alert["started"] >= self._known_since:
             line = self._proven(alert)
             if line and self._still_fires(run, alert):
                 text = str(alert["evidence"]["hang"]["text"]).rstrip(".")
                 return CommandTrouble("hang", run["id"], text[:1].lower() + text[1:], line.rstrip("."))
-        if (
-            name == "NonFinite"
-            and "nan" in self._wanted.kinds
-            and alert["severity"] == "critical"
-            and fires >= NAN_SECONDS
-        ):
-            return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], alert["evidence"].get("step"))
+        if name == "NonFinite" and "nan" in self._kinds and alert["severity"] == "critical" and fires >= NAN_SECONDS:
+            step = alert["evidence"].get("doubtful_from_step")
+            return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], step)
         return None
 
     def _still_fires(self, run: Mapping[str, Any], alert: Mapping[str, Any]) -> bool:
-        firing = self._source.ask(questions.Alerts(run=run["id"], firing=True, evidence=False))["alerts"]
-        return any(one["id"] == alert["id"] for one in firing)
+        firing = self._source.ask(questions.Alerts(run=run["id"], firing=True))["alerts"]
+        return any(one["id"] == alert["id"] and hanging(one) for one in firing)
 
     def _proven(self, alert: Mapping[str, Any]) -> str:
         """Return the verdict, if no rank does anything, except for those that wait in a collective; else an empty text.

@@ -11,7 +11,7 @@ from trackside_daemon.web.api.agents import AgentsApi, MessageParameters
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
-from trackside_daemon.web.api.history import HistoryApi, Import, LayersRequest
+from trackside_daemon.web.api.history import HistoryApi, Import, LayersRequest, ReportFile
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
 from trackside_daemon.web.api.processes import ProcessesApi
@@ -105,6 +105,7 @@ _ENDPOINTS = (
         "most 16384 keys. The lines of JSON and JSON lines have at most 4096 keys, so pushes of more are split.",
         types=("text/csv", "application/json", "application/jsonl"),
     ),
+    Endpoint("GET", "/runs/{id}/report/file", HistoryApi.report_file, ReportFile, types=("text/html", "text/markdown")),
     Endpoint("POST", "/runs/{id}/pin", HistoryApi.pin, body='{"pinned": true}', errors=(409,)),
     Endpoint(
         "POST",
@@ -164,6 +165,7 @@ _ENDPOINTS = (
     ),
     table.Console,
     table.Media,
+    table.Code,
     Endpoint(
         "GET", "/runs/{id}/media/{file}", HistoryApi.media_file, types=("image/png", "text/plain", "application/json")
     ),
@@ -226,7 +228,7 @@ _ENDPOINTS = (
         MachineApi.machine,
         Machine,
         description="key is a family; without it, families lists those that have values. Points are [0, time, min, max, last, 0, mean] in at most points (600) "
-        "buckets. A counter has its growth per second. The hour is in memory, and begins with the daemon.",
+        "buckets. A counter has its growth per second. A window that begins within the last hour has each second since the daemon began.",
     ),
     Endpoint(
         "GET",

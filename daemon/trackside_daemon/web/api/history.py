@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -19,6 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from trackside.os_errors import os_error_text
+from trackside_daemon.documents import html, markdown
+from trackside_daemon.documents.report import document
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader
@@ -26,7 +28,8 @@ from trackside_daemon.history.record import run_changes
 from trackside_daemon.model.capture import RankAnswer
 from trackside_daemon.model.text import byte_size
 from trackside_daemon.questions.artifacts import Media
-from trackside_daemon.questions.question import Question
+from trackside_daemon.questions.diagnosis import Report
+from trackside_daemon.questions.question import OfRun, Question
 from trackside_daemon.questions.series import Export
 from trackside_daemon.web.api.history_access import HistoryAccess, SamplesResponse, json_response, parsed
 
@@ -60,6 +63,12 @@ class Import(Question, frozen=True, kw_only=True):
 
     name: Annotated[str, msgspec.Meta(description="The run's name, which replaces the one in the file.")] = ""
     id: Annotated[str, msgspec.Meta(description="The run's id, which replaces the one in the file.")] = ""
+
+
+class ReportFile(OfRun, frozen=True, kw_only=True):
+    """The parameters of a request for a report as a file."""
+
+    format: Annotated[Literal["html", "markdown"], msgspec.Meta(description="html or markdown.")] = "html"
 
 
 class _Description(msgspec.Struct, forbid_unknown_fields=True):
@@ -183,6 +192,14 @@ class HistoryApi:
         response = Response(headers=headers, media_type=kind)
         del response.headers["content-length"]  # the length of the file is not known yet
         return response
+
+    async def report_file(self, request: Request) -> Response:
+        """Download a report of a run: one HTML file that needs no network, or Markdown without its curves."""
+        wanted = parsed(ReportFile, request)
+        found = await self._history.answer(Report(id=wanted.id))
+        write = {"html": html.write, "markdown": markdown.write}[wanted.format]
+        text = await self._history.compute(lambda: write(document([found])))
+        return Response(text, headers=MEDIA_HEADERS, media_type=f"text/{wanted.format}")
 
     async def import_(self, request: Request) -> Response:
         """Import a run from a file."""

@@ -1,6 +1,7 @@
-"""The last hour of the machine, each second, in memory: the history has it only while a run is live, and less often."""
+"""The last hour of the machine, each second, in memory; what is older, and the time of a run, from the history, which has it less often."""
 
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -17,8 +18,9 @@ from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.model.metric import Metric, json_number
 from trackside_daemon.model.state import State
+from trackside_daemon.questions.curves import machine
 from trackside_daemon.questions.question import FirstTime, LastTime, Question, limits
-from trackside_daemon.web.api.history_access import json_response, parsed
+from trackside_daemon.web.api.history_access import HistoryAccess, json_response, parsed
 
 SECONDS_KEPT = 3600
 MOST_SERIES = 4096
@@ -35,8 +37,9 @@ MOST_CORES = 256
 
 
 class Machine(Question, frozen=True, kw_only=True):
-    """The parameters of a request for the last hour of the machine."""
+    """The parameters of a request for series of the machine."""
 
+    run: Annotated[str, Meta(description="A run: its machine, in its time.")] = ""
     key: Annotated[
         tuple[str, ...], Meta(max_length=len(HOST) + len(GPU) + 1, description="A family of host or GPU series.")
     ] = ()
@@ -181,17 +184,24 @@ class MachineHistory:
 
 
 class MachineApi:
-    """Answers requests for the last hour of the machine."""
+    """Answers requests for the machine: its last hour from memory, what is older from the history."""
 
-    def __init__(self, history: MachineHistory) -> None:
+    def __init__(self, machine: MachineHistory, history: HistoryAccess) -> None:
+        self._machine = machine
         self._history = history
 
     async def machine(self, request: Request) -> Response:
-        """Return the last hour of the host and its GPUs, each second."""
+        """Return the host and its GPUs over time: each second of the last hour, each minute before, more often during runs."""
         wanted = parsed(Machine, request)
         if not wanted.key:
-            return json_response({"families": self._history.names()})
-        found = self._history.read(wanted.key, *limits(wanted.first, wanted.last), max(1, wanted.points))
+            return json_response({"families": self._machine.names()})
+        names, (low, high), points = frozenset(wanted.key), limits(wanted.first, wanted.last), max(1, wanted.points)
+        if wanted.run or (wanted.first is not None and low < time.time() - 1.1 * SECONDS_KEPT):
+            found = await self._history.read(
+                lambda connection: machine(connection, wanted.run, names, low, high, points=points)
+            )
+        else:
+            found = self._machine.read(names, low, high, points)
         for series in found:
             series["points"] = [[json_number(value) for value in point] for point in series["points"]]
         return json_response({"series": found})

@@ -12,13 +12,9 @@ import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
 import { toggleTheme } from "/static/theme.js";
 
-const HELP = [
-  ["/", "search"], ["j, k", "next, previous chart"], ["f", "the chart over the full width"],
-  ["p", "pin the chart to the top"],
-  ["[, ]", "move the chart"], ["← →", "move the cursor in the chart; with shift the window"], ["+ −", "zoom the chart"],
-  ["Home", "show everything again"],
-  ["t", "switch between light and dark"], ["?", "this help"],
-];
+const HELP = { "/": "search", "j, k": "next, previous chart", f: "the chart over the full width",
+  p: "pin the chart to the top", "[, ]": "move the chart", "← →": "move the cursor in the chart; with shift the window",
+  "+ −": "zoom the chart", Home: "show everything again", t: "switch between light and dark", "?": "this help" };
 
 const ACTIONS = {
   "/": () => search(),
@@ -66,7 +62,8 @@ function withChart(call) {
 function showHelp() {
   if (document.querySelector("dialog[open]")) return;
   const close = h("button.strong", { onclick: () => dialog.close() }, "Close");
-  const keys = h("dl.facts", {}, HELP.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)]));
+  const keys = h("dl.facts", {}, Object.entries(HELP).map(([key, text]) =>
+    [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)]));
   const dialog = h("dialog", { "aria-labelledby": "keys-heading", onclose: () => dialog.remove() },
     h("h2", { id: "keys-heading" }, "Keys"), keys, h("div.tools", {}, close));
   document.body.append(dialog);

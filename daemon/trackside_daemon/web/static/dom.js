@@ -50,6 +50,19 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+const TITLE_END = 18; // Characters.
+
+// Sets a title in one line; a long one is cut in its middle, since names differ at their ends.
+export function setTitle(element, text) {
+  if (element.textContent === text) return;
+  const parts = text.length < 2 * TITLE_END ? [text]
+    : [text.slice(0, -TITLE_END), text.slice(-TITLE_END)].map((part) => h("span", {}, part));
+  element.replaceChildren(...parts);
+  element.classList.toggle("cut", parts.length > 1);
+  element.setAttribute("aria-label", text);
+  element.title = text;
+}
+
 // Returns a small line chart with a text for screen readers. Values that are not finite leave gaps.
 export function sparkline(values, label, width = 120, height = 28) {
   const finite = values.filter(Number.isFinite);
@@ -147,6 +160,17 @@ export function table(columns, rows, selector = "table", properties = {}) {
   });
   const body = rows instanceof Element ? rows : h("tbody", {}, rows);
   return h(selector, properties, h("thead", {}, h("tr", {}, cells)), body);
+}
+
+// Returns a row whose cells, of these kinds, show what `contents(item)` has for each: a text, or an element that stays.
+export function liveRow(kinds, contents) {
+  const cells = kinds.map((kind) => h(kind, kind.startsWith("th") ? { scope: "row" } : {}));
+  const row = h("tr", {}, cells);
+  row.update = (item) => contents(item, row).forEach((content, index) => {
+    if (!(content instanceof Node)) setText(cells[index], String(content ?? ""));
+    else if (cells[index].firstChild !== content) cells[index].replaceChildren(content);
+  });
+  return row;
 }
 
 // A heading that only screen readers read.

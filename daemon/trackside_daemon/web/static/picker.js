@@ -42,7 +42,7 @@ function commonStart(ids) {
     (/[^a-z0-9]/i.test(ids[0].slice(0, length)) ? 1 : 0);
 }
 
-// At most `most` runs can be selected: one with radio buttons, several with checkboxes. `chosen()` returns them as
+// At most `most` runs can be selected. `chosen()` returns them as
 // { id, document, index }, where `index` is that of a color; they are listed even if no search finds them.
 // `onChange(run, isSelected)` and `onHover(run)` are callbacks. `update()` marks the selected runs.
 export class Picker {
@@ -81,7 +81,7 @@ export class Picker {
 
   update() {
     const chosen = new Map(this.chosen().map((run) => [run.id, run]));
-    const full = this.most > 1 && chosen.size >= this.most;
+    const full = chosen.size >= this.most;
     for (const box of this.list.querySelectorAll("input")) {
       const run = chosen.get(box.value);
       box.checked = chosen.has(box.value);
@@ -107,7 +107,7 @@ export class Picker {
   }
 
   #row(run, text) {
-    const box = h("input", { type: this.most > 1 ? "checkbox" : "radio", name: "run", value: run.id,
+    const box = h("input", { type: "checkbox", name: "run", value: run.id,
       onchange: () => this.onChange(run, box.checked) });
     const more = [run.step === null || run.step === undefined ? "" : `step ${number(run.step)}`,
       when(run.started)].filter(Boolean);

@@ -50,9 +50,8 @@ export function endButton(silence, onEnded) {
   return button;
 }
 
-const DURATIONS = { 1800: "30 minutes", 7200: "2 hours", 28800: "8 hours", 86400: "1 day" };
-const UNITS = { 60: "minutes", 3600: "hours", 86400: "days" };
-const MAX_SECONDS = 30 * 86400;
+const DURATIONS = { 1800: "30 minutes", 7200: "2 hours", 28800: "8 hours", 86400: "1 day", 259200: "3 days",
+  604800: "1 week", 2592000: "30 days" };
 const MAX_NAMES = 5;
 
 // `labels` are the initial labels; `onDone(text)` is called after the silence was added.
@@ -60,7 +59,7 @@ export function openSilenceDialog(labels, onDone, signal) {
   const matcherRows = Object.entries(labels).map(([name, pattern]) => matcherRow(name, pattern, onChange));
   const list = h("div.matchers", {}, matcherRows);
   const preview = h("p.quiet", { role: "status" });
-  const duration = durationField();
+  const duration = h("select", {}, choices(DURATIONS, 7200));
   const comment = h("input", { type: "text", maxlength: 1000, placeholder: "Reason" });
   let firing = [];
 
@@ -79,7 +78,8 @@ export function openSilenceDialog(labels, onDone, signal) {
   }
 
   async function submit() {
-    const answer = await post("silences", { labels: readPatterns(), for: duration.read(), comment: comment.value });
+    const answer = await post("silences",
+      { labels: readPatterns(), for: Number(duration.value), comment: comment.value });
     close();
     const count = answer.firing.length;
     const silent = count
@@ -99,8 +99,7 @@ export function openSilenceDialog(labels, onDone, signal) {
       "Patterns may contain * and ?."),
     list,
     add,
-    h("label.whole", {}, "For", duration.root),
-    duration.other,
+    h("label.whole", {}, "For", duration),
     h("label.whole", {}, "Comment", comment),
     preview,
     h("p.quiet", {}, "To silence alerts that Prometheus evaluates, use Alertmanager."),
@@ -135,21 +134,4 @@ function matcherRow(name, pattern, onChange) {
     h("button", { "aria-label": `Remove ${name || "the label"}`, onclick: onRemove }, "Remove"));
   element.read = () => [name || nameField.value.trim(), value.value];
   return element;
-}
-
-function durationField() {
-  const root = h("select", { onchange: () => {
-    other.hidden = root.value !== "other";
-    count.disabled = other.hidden;
-  } }, ...choices(DURATIONS, "7200"), h("option", { value: "other" }, "Other…"));
-  const count = h("input", { type: "number", min: 1, step: "any", value: 3, "aria-label": "How many", disabled: true,
-    required: true });
-  const unit = h("select", { "aria-label": "Unit" }, ...choices(UNITS, "86400"));
-  const other = h("span.other", { hidden: true }, count, unit);
-  const read = () => {
-    const seconds = root.value === "other" ? Number(count.value) * Number(unit.value) : Number(root.value);
-    if (!(seconds > 0 && seconds <= MAX_SECONDS)) throw new Error("A silence can last at most 30 days.");
-    return seconds;
-  };
-  return { root, other, read };
 }

@@ -9,7 +9,7 @@ import { chartImage, save } from "/static/charts/image.js";
 import { attachTouch, attachWheelPan, handleKey, startPan } from "/static/charts/interaction.js";
 import { chartSettings } from "/static/charts/settings.js";
 import { smooth, withSurroundings } from "/static/charts/smoothing.js";
-import { h, setText } from "/static/dom.js";
+import { h, setText, setTitle } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 import { number, short, span, when } from "/static/format.js";
 
@@ -148,7 +148,8 @@ export class Chart {
   }
 
   #build() {
-    this.heading = h("h3", {}, this.title, this.view.unit ? h("span.quiet", {}, ` in ${this.view.unit}`) : "");
+    this.heading = h("h3");
+    setTitle(this.heading, this.title);
     this.valueText = h("span.now");
     this.fullButton = icon("full", "Full width", () => this.setFull(!this.isFull));
     this.fullButton.setAttribute("aria-pressed", "false");
@@ -351,7 +352,8 @@ export class Chart {
     const nearest = values.filter((item) => item.x !== undefined)
       .sort((a, b) => Math.abs(a.x - at) - Math.abs(b.x - at))[0];
     this.legend.values(values);
-    const nearMarks = this.view.marks.filter((mark) => Math.abs(u.valToPos(mark.x, "x") - left) <= 6);
+    const nearMarks = this.view.marks.filter((mark) => (mark.band === undefined
+      ? Math.abs(u.valToPos(mark.x, "x") - left) <= 6 : mark.x <= at && at <= mark.until));
     this.#tooltip(u, left, nearest, values, nearMarks.map((mark) => mark.text));
     this.pointed = { nearest, values, nearMarks };
   }

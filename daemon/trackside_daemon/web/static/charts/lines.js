@@ -135,15 +135,33 @@ export function nonfiniteSpans({ x, nonfinite }) {
 }
 
 const LEAST_TURN = 0.1; // Of the range of the values.
+const TURN_WINDOW = 0.1; // Of the values, whose means are compared: noise is no turn.
 
 // Returns the index of the best value of a line that has turned away from it since; undefined if it has not.
 export function turningPoint({ mean }, better) {
   const sign = better === "less" ? 1 : -1;
-  const values = mean.map((value) => (value === null ? Infinity : sign * value));
-  const best = values.reduce((least, value, index) => (value < values[least] ? index : least), 0);
-  const known = values.filter(Number.isFinite);
-  const range = known.reduce((most, value) => Math.max(most, value), -Infinity) - values[best];
-  return known.at(-1) - values[best] > LEAST_TURN * range && best < values.length - 2 ? best : undefined;
+  const known = mean.flatMap((value, index) => (value === null ? [] : [{ index, value: sign * value }]));
+  const best = known.reduce((least, item, at) => (item.value < known[least].value ? at : least), 0);
+  const reach = Math.floor((TURN_WINDOW * known.length) / 2);
+  const average = (from, to) => known.slice(Math.max(0, from), to).reduce((sum, { value }, _, all) =>
+    sum + value / all.length, 0);
+  const range = known.reduce((most, { value }) => Math.max(most, value), -Infinity) - known[best]?.value;
+  const rise = average(known.length - 1 - 2 * reach, known.length) - average(best - reach, best + reach + 1);
+  return rise > LEAST_TURN * range && known[best].index < mean.length - 2 ? known[best].index : undefined;
+}
+
+const OPERATORS = { "-": (a, b) => a - b, "/": (a, b) => a / b };
+
+// Returns the difference or the ratio of two lists of points, at the places of the one that has fewer; `axis` as above.
+export function calculated(first, second, operator, axis) {
+  const isFirst = first.length <= second.length;
+  const [fewer, more] = isFirst ? [first, second] : [second, first];
+  const places = more.map((point) => point[axis]);
+  return !more.length ? [] : fewer.map((point) => {
+    const pair = [point, more[nearest(places, point[axis])]].map((item) => real(item[6] ?? item[4]));
+    const value = OPERATORS[operator](...(isFirst ? pair : pair.reverse()));
+    return [point[0], point[1], value, value, value, 0, value, ...point.slice(7)];
+  });
 }
 
 // Returns the lowest and highest drawn value between two positions of the axis; undefined if there is none.

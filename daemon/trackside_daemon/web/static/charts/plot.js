@@ -2,7 +2,7 @@
 
 import { dashOf, seriesColor, themeColor } from "/static/charts/colors.js";
 import { extent, nearest, nonfiniteSpans, robustExtent, turningPoint } from "/static/charts/lines.js";
-import { tickTexts } from "/static/charts/ticks.js";
+import { roundSplits, tickTexts } from "/static/charts/ticks.js";
 import { number } from "/static/format.js";
 
 export const FONT = "12px Inter, system-ui, sans-serif";
@@ -144,7 +144,8 @@ function formatTimes(u, splits, axis, space, interval) {
   return splits.map((item) => {
     const at = new Date(1000 * item);
     const day = days ? `${two(at.getMonth() + 1)}-${two(at.getDate())}` : "";
-    const seconds = interval < 60 ? `:${two(at.getSeconds())}` : "";
+    const parts = interval < 1 ? `.${String(at.getMilliseconds()).padStart(3, "0")}` : "";
+    const seconds = interval < 60 ? `:${two(at.getSeconds())}${parts}` : "";
     return interval >= 86400 ? day : `${day} ${two(at.getHours())}:${two(at.getMinutes())}${seconds}`.trim();
   });
 }
@@ -152,14 +153,7 @@ function formatTimes(u, splits, axis, space, interval) {
 // Returns axis positions: powers of ten, with 2 and 5 in between if there are few; round values below one decade.
 function logSplits(u, axis, low, high) {
   const decades = Math.log10(high / low);
-  if (decades < 1) {
-    const raw = (high - low) / 5;
-    const power = 10 ** Math.floor(Math.log10(raw));
-    const pace = [1, 2, 5, 10].find((item) => item * power >= raw) * power;
-    const first = Math.ceil(low / pace);
-    return Array.from({ length: Math.floor(high / pace) - first + 1 },
-      (_, index) => Number(((first + index) * pace).toPrecision(12)));
-  }
+  if (decades < 1) return roundSplits(low, high);
   const interval = Math.ceil(decades / 6);
   const result = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
@@ -258,20 +252,23 @@ const MOST_EVENT_LINES = 20; // With more events, only their squares are drawn.
 const HATCH = 9; // Distance of the lines in pixels.
 const RIBBON = 4; // Height in pixels of the ribbon of alerts along the axis.
 
-// Draws a triangle for an alert, a square for an event, and a ribbon along the axis while an alert fires.
+// Draws a triangle for an alert, a square for an event, and ribbons along the axis: while an alert fires, and of bands.
 function drawMarks(u, { marks, window }) {
   const size = 5 * devicePixelRatio;
   const bottom = u.bbox.top + u.bbox.height;
   const [from, to] = window();
   const events = marks.filter(({ x, alert }) => !alert && x >= from && x <= to).length;
-  for (const { x, until, severity, alert } of marks) {
+  const height = RIBBON * devicePixelRatio;
+  for (const { x, until, severity, alert, band } of marks) {
+    const isBand = band !== undefined;
     const at = Math.round(u.valToPos(x, "x", true)) + 0.5;
-    u.ctx.strokeStyle = u.ctx.fillStyle = themeColor(MARK[severity] ?? "quiet");
-    if (alert && severity !== "info") {
+    u.ctx.strokeStyle = u.ctx.fillStyle = isBand ? seriesColor(band) : themeColor(MARK[severity] ?? "quiet");
+    if (isBand || (alert && severity !== "info")) {
       const end = u.valToPos(Math.min(until ?? Infinity, to), "x", true);
       u.ctx.globalAlpha = 0.75;
-      u.ctx.fillRect(at, bottom - RIBBON * devicePixelRatio, Math.max(2, end - at), RIBBON * devicePixelRatio);
+      u.ctx.fillRect(at, bottom - (isBand ? 2 : 1) * height, Math.max(2, end - at), height);
     }
+    if (isBand) continue;
     u.ctx.lineWidth = devicePixelRatio;
     u.ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
     u.ctx.globalAlpha = alert ? 0.9 : 0.3;

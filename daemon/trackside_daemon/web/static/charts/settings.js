@@ -3,6 +3,10 @@
 import { h, checkbox, choices } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 
+// What a chart of two keys shows, by how it is stored.
+export const FORMULAS = { "": "and", "-": "−", "/": "÷" };
+const FORMULA_NAMES = { "": "both", "-": "their difference", "/": "their ratio" };
+
 // Returns the button and its panel. `onChange` is called with the chart's own settings when the user changes one.
 export function chartSettings(chart, onChange) {
   const panel = h("div.chart-panel", { hidden: true, role: "group", "aria-label": `Settings of ${chart.title}` });
@@ -31,7 +35,9 @@ export function chartSettings(chart, onChange) {
     const options = chart.others && choices({ "": "no other key", ...Object.fromEntries(chart.others().map((key) =>
       [key, key])) }, chart.second ?? "");
     const second = h("select", { onchange: () => change({ second: second.value }) }, options);
-    panel.replaceChildren(options ? h("label", {}, "With", second) : "",
+    const formula = h("select", { "aria-label": "Shown", onchange: () => change({ formula: formula.value }) },
+      choices(FORMULA_NAMES, chart.formula));
+    panel.replaceChildren(options ? h("label", {}, "With", second, formula) : "",
       ...boxes.map(([name, text]) => checkbox(name, text, chart.view, change)),
       bound("low", "Lowest"), bound("high", "Highest"), h("button.small", { onclick: reset }, "As on the page"));
   }

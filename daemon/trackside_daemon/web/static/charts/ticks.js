@@ -21,6 +21,16 @@ export function tickTexts(splits, log = false) {
   return texts(splits, (item) => `${(item / size).toFixed(decimals)}${item === 0 ? "" : unit}`);
 }
 
+// Returns about five round numbers between two.
+export function roundSplits(low, high) {
+  const raw = (high - low) / 5;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const pace = [1, 2, 5, 10].find((item) => item * power >= raw) * power;
+  const first = Math.ceil(low / pace);
+  return Array.from({ length: Math.floor(high / pace) - first + 1 },
+    (_, index) => Number(((first + index) * pace).toPrecision(12)));
+}
+
 // The decimals that a tick needs: those of the distance between ticks.
 function places(value, gap) {
   for (let count = 0; count < 20; count += 1) {

@@ -1,6 +1,7 @@
 // What came of runs, and what differs between them, in one table: a row of each run, with its settings and its results.
 
-import { h, setText, checkbox, unseen } from "/static/dom.js";
+import { getJson, query } from "/static/api.js";
+import { h, rerender, setText, checkbox, unseen } from "/static/dom.js";
 import { number, percent, plural, real } from "/static/format.js";
 import { icon } from "/static/icons.js";
 import { factsOf, settingsOf } from "/static/run/tables.js";
@@ -81,7 +82,7 @@ export class Results {
     this.runs = this.keys = [];
     this.settings = settingsOfAll([]);
     this.status = h("span.quiet", { role: "status" });
-    this.code = h("p.quiet");
+    this.code = h("div");
     this.table = new RunTable({ leads: (run) => [run ? this.#baselineButton(run) : unseen("Baseline")],
       onSort: (id) => this.#sort(id), mark: (column, run, cell) => this.#mark(column, run, cell), onWidth: () => {} });
     const tools = h("div.tools", {}, this.status, checkbox("all", "Show all", this.chosen, (changes) => {
@@ -117,9 +118,29 @@ export class Results {
     this.table.show([[undefined, shown]], columns, {}, sort);
     const count = plural(known.length, "setting");
     setText(this.status, this.runs.length < 2 ? count : `${differing.length} of ${count} differ`);
-    const commits = [...new Set(this.runs.map((run) => run.attempt_list.at(-1)?.git_commit).filter(Boolean))];
-    this.code.replaceChildren(...(commits.length > 1
-      ? ["What changed in the code: ", h("code", {}, `git diff ${commits.at(-1)} ${commits[0]}`)] : []));
+    this.#showCode();
+  }
+
+  // What changed in the code, from the baseline or else the oldest run to the newest other one.
+  #showCode() {
+    const before = this.base ?? this.runs.at(-1);
+    const after = this.runs.find((run) => run !== before);
+    const [old, now] = [before, after].map((run) => run?.attempt_list.at(-1)?.git_commit);
+    rerender(this.code, JSON.stringify([before?.id, after?.id, old, now]), () => {
+      if (!after) return [];
+      const lines = h("pre", { hidden: true, tabindex: 0, role: "region", "aria-label": "Difference of the code" });
+      const show = async () => {
+        const { diff } = await getJson(`code?${query({ run: [before.id, after.id] })}`).catch(({ message }) =>
+          ({ diff: [message] }));
+        const none = diff ? ["The code is the same."] : ["One of these runs has no stored code."];
+        const kind = (line) => (/^\+(?!\+\+)/.test(line) && ".good") || (/^-(?!--)/.test(line) && ".bad") || "";
+        lines.hidden = false;
+        lines.replaceChildren(...(diff?.length ? diff : none).map((line) => h(`span${kind(line)}`, {}, `${line}\n`)));
+      };
+      return [h("p", {}, h("button.small", { onclick: show }, "Difference of the code"),
+        h("span.quiet", {}, ` from ${before.label} to ${after.label} `),
+        old && now && old !== now ? h("code", {}, `git diff ${old} ${now}`) : ""), lines];
+    });
   }
 
   #baselineButton(run) {

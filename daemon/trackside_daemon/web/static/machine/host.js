@@ -1,6 +1,6 @@
 // The daemon's host: as one line, or in detail.
 
-import { h, syncRows, setText, bar, facts, table } from "/static/dom.js";
+import { h, liveRow, syncRows, setText, bar, facts, table } from "/static/dom.js";
 import { bytes, percent, usedOfTotal } from "/static/format.js";
 
 const LEVELS = { cpu: [0.8, 0.95], memory: [0.85, 0.95], disk: [0.85, 0.95] };
@@ -51,15 +51,12 @@ export function hostDetails() {
   };
 }
 
-function disk(first) {
-  const [ratio, usageBar, free, size] = [h("span"), bar(), h("td.number"), h("td.number.wide")];
-  const row = h("tr", {}, h("th.name", { scope: "row" }, first.mountpoint), h("td.usage", {}, ratio, usageBar), free,
-    size);
-  row.update = (disk) => {
+function disk() {
+  const [ratio, usageBar] = [h("span"), bar()];
+  const usage = h("div", {}, ratio, usageBar);
+  return liveRow(["th.name", "td.usage", "td.number", "td.number.wide"], (disk) => {
     setText(ratio, percent(usedRatio(disk)));
     usageBar.update(usedRatio(disk), LEVELS.disk);
-    setText(free, bytes(disk.avail_bytes));
-    setText(size, bytes(disk.size_bytes));
-  };
-  return row;
+    return [disk.mountpoint, usage, bytes(disk.avail_bytes), bytes(disk.size_bytes)];
+  });
 }

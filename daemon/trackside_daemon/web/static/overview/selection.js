@@ -4,7 +4,7 @@ import { h, setText } from "/static/dom.js";
 import { plural } from "/static/format.js";
 import { query } from "/static/api.js";
 
-const MAX_COMPARED = 32; // As on Compare.
+const MAX_COMPARED = 32; // As on Compare and Export.
 
 // `actions` are buttons beside Compare: a label, and what it does with the ids. `listed()` returns the ids as they are
 // listed, among which a click with Shift selects all from the one before.
@@ -13,10 +13,10 @@ export function runSelection(actions = [], listed = () => []) {
   const boxes = new Map();
   let last;
   const count = h("span", { role: "status" });
-  const link = h("a.button.strong", {}, "Compare");
+  const links = { compare: h("a.button.strong", {}, "Compare"), export: h("a.button", {}, "Export") };
   const buttons = actions.map(([label, act]) => h("button", { onclick: () => act([...selected]) }, label));
   const clear = h("button", { onclick: () => set([...selected], false) }, "Clear");
-  const root = h("div.chosen", { hidden: true }, count, link, buttons, clear);
+  const root = h("div.chosen", { hidden: true }, count, Object.values(links), buttons, clear);
 
   function set(ids, isSelected) {
     for (const id of ids) isSelected ? selected.add(id) : selected.delete(id);
@@ -25,10 +25,13 @@ export function runSelection(actions = [], listed = () => []) {
       box.checked = of().length > 0 && of().every((id) => selected.has(id));
     }
     root.hidden = !selected.size;
-    link.hidden = selected.size > MAX_COMPARED;
+    const isMany = selected.size > MAX_COMPARED;
     setText(count, `${plural(selected.size, "run")} selected` +
-      (link.hidden ? `; Compare shows at most ${MAX_COMPARED}` : ""));
-    link.setAttribute("href", `/compare?${query({ run: [...selected] })}`);
+      (isMany ? `; Compare and Export have at most ${MAX_COMPARED}` : ""));
+    for (const [page, link] of Object.entries(links)) {
+      link.hidden = isMany;
+      link.setAttribute("href", `/${page}?${query({ run: [...selected] })}`);
+    }
   }
 
   function range(id) {

@@ -5,7 +5,7 @@ import { getJson, query, post } from "/static/api.js";
 import { coalesce } from "/static/polling.js";
 import { openSilenceDialog, silenceList } from "/static/alerts/silence_dialog.js";
 import { h, setText, ENDED, badge, rerender } from "/static/dom.js";
-import { runAddress, span, when, number } from "/static/format.js";
+import { runAddress, span, when } from "/static/format.js";
 import { labels } from "/static/picker.js";
 import { SEVERITIES } from "/static/vocabulary.js";
 import { firingList } from "/static/alerts/firing.js";
@@ -19,7 +19,6 @@ const RUNS = 30; // The newest runs, whose starts and ends are shown.
 const SHOWN = 12;
 
 const FIRE_SECONDS = 10;
-const WAIT_SECONDS = 30;
 const POLL_MILLISECONDS = 300;
 
 export function show(/** @type {Address} */ address) {
@@ -142,7 +141,7 @@ function openTestDialog(signal) {
   const severity = h("select", {}, ...SEVERITIES.map((name) => h("option", { selected: name === "warning" }, name)));
   const run = h("input", { type: "text", maxlength: 256, placeholder: "None: about the machine" });
   const results = h("ul.heard", { role: "status" });
-  const report = (text, kind = "quiet") => results.append(h(`li.${kind}`, {}, text));
+  const report = (text, kind = "quiet") => results.appendChild(h(`li.${kind}`, {}, text));
   const submit = async () => {
     results.replaceChildren();
     const ended = new AbortController();
@@ -160,8 +159,6 @@ function openTestDialog(signal) {
 }
 
 async function sendTest(request, report, signal) {
-  const sinks = (await getJson("status")).notifications ?? {};
-  const sentAt = Date.now();
   const { test } = await post("alerts/test", request);
   const alert = await findAlert(request.run, test, signal);
   if (signal.aborted) return;
@@ -170,10 +167,19 @@ async function sendTest(request, report, signal) {
     "; Prometheus sees it for 2 minutes."));
   if (alert.silenced_until) return void report(
     `A silence mutes it until ${when(alert.silenced_until)}, so no notification is sent.`, "warning");
-  const log = "log" in sinks ? ", it only writes its log" : "";
-  if (Object.keys(sinks).every((name) => name === "log"))
-    report(`No sink is configured (alerts.sinks): the daemon sends no notifications${log}.`);
-  await awaitDelivery(alert, sinks, sentAt, report, signal);
+  follow(alert.id, report(""), signal).catch(() => {}); // The frame reports the outage.
+}
+
+// Shows which sinks have an alert, and what is wrong with the others, until the dialog is closed.
+async function follow(id, line, signal) {
+  for (; !signal.aborted; await pause()) {
+    const { notified } = await getJson(`alerts/${id}`);
+    const { notifications } = await getJson("status");
+    const failing = Object.entries(notifications).filter(([name, sink]) => sink.last_error && !notified.includes(name))
+      .map(([name, sink]) => `. ${name} fails: ${sink.last_error}`);
+    const others = Object.keys(notifications).some((name) => name !== "log") ? "" : " No other sink is configured.";
+    setText(line, `Delivered to ${notified.join(", ") || "no sink yet"}${failing.join("")}.${others}`);
+  }
 }
 
 async function findAlert(run, test, signal) {
@@ -183,31 +189,6 @@ async function findAlert(run, test, signal) {
     if (match) return match;
   }
   return undefined;
-}
-
-async function awaitDelivery(alert, before, sentAt, report, signal) {
-  const pending = new Set(Object.keys(before).filter((name) => isAccepted(name, before[name], alert.severity, report)));
-  for (; pending.size && !signal.aborted; await pause()) {
-    const { notified } = await getJson(`alerts/${alert.id}`);
-    const now = (await getJson("status")).notifications ?? {};
-    const elapsed = (Date.now() - sentAt) / 1000;
-    for (const name of [...pending]) {
-      const error = now[name]?.last_error ?? "no error reported; check the daemon's log";
-      if (notified.includes(name)) report(`${name}: delivered after ${number(elapsed, 2)} s`, "good");
-      else if ((now[name]?.dropped ?? 0) > before[name].dropped && !now[name]?.queued)
-        report(`${name}: not delivered, retries ended: ${error}`, "bad");
-      else if (elapsed >= WAIT_SECONDS) report(`${name}: not delivered within ${WAIT_SECONDS} s: ${error}`, "bad");
-      else continue;
-      pending.delete(name);
-    }
-  }
-}
-
-function isAccepted(name, sink, severity, report) {
-  const minimum = sink.severity ?? "info";
-  if (sink.also?.includes("TestAlert") || SEVERITIES.indexOf(severity) >= SEVERITIES.indexOf(minimum)) return true;
-  report(`${name}: not notified, its minimum severity is ${minimum}`);
-  return false;
 }
 
 function pause() {

@@ -1,10 +1,9 @@
-// Export of a run's samples as a file, and as an image of their chart.
+// Export of the samples of runs, of each as a file.
 
 import { oneOf } from "/static/address.js";
 import { UnreachableError, getJson, runPath } from "/static/api.js";
 import { download, h, setText } from "/static/dom.js";
-import { Preview, FORMATS, MAX_BROWSER_BYTES, countSamples,
-  estimate, fetchFile, fileName } from "/static/export/preview.js";
+import { FORMATS, MAX_BROWSER_BYTES, countSamples, estimate, fetchFile, fileName } from "/static/export/files.js";
 import { Picker } from "/static/picker.js";
 import { COUNT_MS, isDue } from "/static/polling.js";
 import { bytes, runAddress, number, plural } from "/static/format.js";
@@ -14,6 +13,7 @@ export const title = "Export";
 const wholeNumber = new Intl.NumberFormat("en");
 
 const SEARCH_ABOVE = 8; // Groups with more items have a search field.
+const MAX_RUNS = 32; // As on Compare.
 
 export async function show(/** @type {Address} */ address) {
   const page = new Export(address);
@@ -27,10 +27,11 @@ class Export {
     this.set = set;
     this.signal = signal;
     this.form = oneOf(FORMATS, params.get("format"), "csv");
-    this.preview = new Preview((from, to) => this.window.setRange(from, to), signal);
-    const chosen = () => (this.run ? [{ id: this.run.id, document: this.run }] : []);
-    this.picker = new Picker({ most: 1, chosen, onChange: (run) => this.#selectRun(run) }, signal);
-    this.summary = h("summary", {}, "Choose a run");
+    /** @type {Run[]} */
+    this.runs = [];
+    this.picker = new Picker({ most: MAX_RUNS, chosen: () => this.runs.map((run) => ({ id: run.id, document: run })),
+      onChange: (run, isOn) => this.#choose(run, isOn) }, signal);
+    this.summary = h("summary", {}, "Choose runs");
     this.choose = h("details.picker", {}, this.summary, this.picker.root);
     this.note = h("p.quiet", { role: "status" });
     this.fields = h("form", { onsubmit: (event) => event.preventDefault() });
@@ -39,35 +40,32 @@ class Export {
   }
 
   async load() {
-    const id = this.params.get("run");
-    if (id) {
-      try {
-        this.run = await getJson(runPath(id), this.signal);
-      } catch (problem) {
-        if (problem.status !== 404) throw problem;
-        setText(this.note, `Run “${id}” does not exist.`);
-      }
-    }
+    const ids = this.params.getAll("run").slice(0, MAX_RUNS);
+    const answers = await Promise.allSettled(ids.map((id) => getJson(runPath(id), this.signal)));
+    const missing = answers.flatMap((answer, index) => {
+      if (answer.status === "fulfilled") this.runs.push(answer.value);
+      else if (answer.reason.status !== 404) throw answer.reason;
+      return answer.status === "fulfilled" ? [] : [`Run “${ids[index]}” does not exist.`];
+    });
     await this.picker.load();
-    this.choose.open = !this.run;
-    if (this.run) this.#show();
-    else if (!id) setText(this.note, "Choose a run, then select what to export.");
+    this.choose.open = !this.runs.length;
+    if (this.runs.length) this.#show();
+    setText(this.note, missing.join(" ") || (this.runs.length ? "" : "Choose runs, then select what to export."));
   }
 
   // A live run has more samples with each update.
   update(/** @type {Overview} */ overview) {
-    if (!this.run) return;
-    const now = overview.runs.find((item) => item.id === this.run.id)?.step;
-    if (now !== this.step) this.preview.refresh();
-    this.step = now;
-    if (now === this.counted || this.loading || !isDue(this.countedAt ?? -Infinity, COUNT_MS)) return;
+    const now = this.runs.map(({ id }) => overview.runs.find((item) => item.id === id)?.step).join();
+    if (!this.runs.length || now === this.counted || this.loading) return;
+    if (!isDue(this.countedAt ?? -Infinity, COUNT_MS)) return;
     this.counted = now;
     this.#countSamples();
   }
 
-  async #selectRun(run) {
+  async #choose(run, isOn) {
     try {
-      this.run = await getJson(runPath(run.id), this.signal);
+      this.runs = isOn ? [...this.runs, await getJson(runPath(run.id), this.signal)]
+        : this.runs.filter(({ id }) => id !== run.id);
     } catch (problem) {
       if (!this.signal.aborted) setText(this.note, problem.message);
       return;
@@ -75,19 +73,19 @@ class Export {
     this.loading?.abort();
     this.params = new URLSearchParams();
     setText(this.note, "");
-    this.choose.open = false;
     this.picker.update();
-    this.#show();
+    if (this.runs.length) this.#show();
+    else this.fields.replaceChildren(), this.side.replaceChildren();
   }
 
-  // Builds the form for the selected run.
+  // Builds the form for the selected runs.
   #show() {
-    const { run, params } = this;
-    const metrics = run.metrics;
+    const { runs, params } = this;
+    const metrics = runs.flatMap((run) => run.metrics);
     const onChange = () => this.#onChange();
     const unique = (name) => [...new Set(metrics.map((item) => item[name]))];
     const ranks = unique("rank").sort((a, b) => a - b);
-    const attempts = run.attempt_list.map((item) => item.attempt);
+    const attempts = runs.length === 1 ? runs[0].attempt_list.map((item) => item.attempt) : [];
     this.keys = new CheckboxGroup({ title: "Keys", noun: "key", items: unique("key"), selected: params.getAll("key"),
       onChange });
     this.ranks = new CheckboxGroup({ title: "Ranks", noun: "rank", items: ranks, selected: params.getAll("rank"),
@@ -96,7 +94,7 @@ class Export {
     const attemptOptions = attempts.map((item) =>
       h("option", { value: item, selected: params.get("attempt") === String(item) }, item));
     this.attempt = h("select", { onchange: onChange }, h("option", { value: "" }, "All"), attemptOptions);
-    this.window = new RangeFields(params, run, onChange);
+    this.window = new RangeFields(params, runs, onChange);
     const forms = Object.entries(FORMATS).map(([value, [name, text]]) => {
       const selected = () => {
         this.form = value;
@@ -109,7 +107,7 @@ class Export {
     this.resources = h("input", { type: "checkbox", checked: params.get("resources") === "true", onchange: onChange });
     const also = h("label", {}, this.resources,
       h("span.quiet", {}, "Also the GPU, host and process series in the time of the run."));
-    setText(this.summary, `Run: ${run.name}`);
+    setText(this.summary, runs.length > 1 ? plural(runs.length, "run") : `Run: ${runs[0].name}`);
     const attemptField = h("fieldset", {}, h("legend", {}, "Attempt"),
       h("div.tools", {}, h("label", {}, "Attempt", this.attempt)));
     this.fields.replaceChildren(
@@ -133,28 +131,34 @@ class Export {
     this.cancelButton = h("button", { hidden: true, onclick: () => this.loading.abort() }, "Cancel");
     this.command = h("pre", {});
     this.tooLarge = h("div", { hidden: true },
-      h("p", {}, "This file is too large for a browser. This command writes the whole run to a file:"), this.command);
-    const trimmed = this.run.trimmed &&
-      h("p.warn", {}, "Older samples of this run were trimmed. The file contains the remaining ones.");
-    const run = h("p.quiet", {}, "Every sample of ", h("a", { href: runAddress(this.run.id) }, this.run.name),
-      ", without downsampling.");
+      h("p", {}, "This is too large for a browser. This command writes whole runs to files:"), this.command);
+    const trimmed = this.runs.some((run) => run.trimmed) &&
+      h("p.warn", {}, "Older samples were trimmed. The file contains the remaining ones.");
+    const links = this.runs.flatMap((run) => [", ", h("a", { href: runAddress(run.id) }, run.name)]).slice(1);
+    const run = h("p.quiet", {}, "Every sample of ", links, ", without downsampling.");
     const buttons = h("div.tools", {}, this.button, this.cancelButton);
     const aboutText = [this.total, run, this.aboutText, trimmed, this.tooLarge, buttons, this.progress, this.status];
-    this.side.replaceChildren(h("section.card", {}, h("h2", {}, "File"), aboutText), this.preview.root);
+    this.side.replaceChildren(h("section.card", {}, h("h2", {}, "File"), aboutText));
   }
 
-  get #selection() {
-    return { run: this.run.id, keys: this.keys.value, ranks: this.ranks.value, attempt: this.attempt.value,
-      ...this.window.value, form: this.form, resources: this.resources.checked };
+  // What is selected of each run: the keys that it has, and nothing of a run that has none of them.
+  get #selections() {
+    const [keys, ranks] = [this.keys.value, this.ranks.value];
+    const all = this.runs.map((run) => ({ run: run.id, name: run.name, ranks, attempt: this.attempt.value,
+      ...this.window.value, form: this.form, resources: this.resources.checked,
+      keys: keys.filter((key) => run.metrics.some((item) => item.key === key)) }));
+    return all.filter((selection) => !keys.length || selection.keys.length);
   }
 
   #onChange() {
-    const { run, keys, ranks, attempt, by, from, to, form, resources } = this.#selection;
-    this.set({ run, key: keys, rank: ranks, attempt, by: by === "step" ? "" : by, from, to,
-      format: form === "csv" ? "" : form, resources: resources ? "true" : "" });
-    setText(this.command, exportCommand(run, form, resources));
+    const { by, from, to } = this.window.value;
+    const { form, resources: { checked } } = this;
+    this.set({ run: this.runs.map((run) => run.id), key: this.keys.value, rank: this.ranks.value,
+      attempt: this.attempt.value, by: by === "step" ? "" : by, from, to, format: form === "csv" ? "" : form,
+      resources: checked ? "true" : "" });
+    setText(this.command, this.runs.map(({ id }, index) =>
+      exportCommand(id, form, checked, this.runs.length > 1 ? `FILE${index + 1}` : "FILE")).join("\n"));
     this.#countSamples();
-    this.preview.update(this.#selection, this.run, this.keys.items, this.ranks.items.length > 1 && !ranks.length);
   }
 
   async #countSamples() {
@@ -162,13 +166,17 @@ class Export {
     const controller = new AbortController();
     this.counting = controller;
     this.countedAt = performance.now();
+    const all = this.#selections;
     try {
-      const selection = this.#selection;
-      const samples = await countSamples(selection, AbortSignal.any([this.signal, controller.signal]));
-      const size = estimate(samples, selection.keys.length ? selection.keys : this.keys.items, selection.form);
+      const signal = AbortSignal.any([this.signal, controller.signal]);
+      const counts = await Promise.all(all.map((selection) => countSamples(selection, signal)));
+      const samples = counts.reduce((sum, count) => sum + count, 0);
+      const sizes = counts.map((count, index) =>
+        estimate(count, all[index].keys.length ? all[index].keys : this.keys.items, this.form));
+      const size = sizes.reduce((sum, each) => sum + each, 0);
+      const what = all.length > 1 ? `in ${all.length} files` : `as ${all.length && fileName(all[0], all[0].name)}`;
       setText(this.total, `${wholeNumber.format(samples)} ${samples === 1 ? "sample" : "samples"}`);
-      setText(this.aboutText,
-        samples ? `About ${bytes(size)}, as ${fileName(selection, this.run.name)}.` : "The selection has no samples.");
+      setText(this.aboutText, samples ? `About ${bytes(size)}, ${what}.` : "The selection has no samples.");
       this.#showTooLarge(size > MAX_BROWSER_BYTES);
       this.hasSamples = samples > 0;
     } catch (problem) {
@@ -191,15 +199,19 @@ class Export {
   }
 
   async #download() {
-    const [selection, { name }] = [this.#selection, this.run];
+    const all = this.#selections;
     this.loading = new AbortController();
     this.#setBusy(true);
     try {
-      const file = await fetchFile(selection, (size) => setText(this.status, `${bytes(size)} so far…`),
-        AbortSignal.any([this.signal, this.loading.signal]));
-      if (file) download(file, fileName(selection, name));
-      else this.#showTooLarge(true);
-      setText(this.status, file ? `Done: ${bytes(file.size)}.` : "");
+      let sum = 0;
+      for (const selection of all) {
+        const file = await fetchFile(selection, (size) => setText(this.status, `${bytes(sum + size)} so far…`),
+          AbortSignal.any([this.signal, this.loading.signal]));
+        if (!file) return this.#showTooLarge(true);
+        download(file, fileName(selection, all.length > 1 ? selection.run : selection.name));
+        sum += file.size;
+      }
+      setText(this.status, `Done: ${bytes(sum)}.`);
     } catch (problem) {
       const isLost = problem instanceof UnreachableError;
       const why = isLost ? "The connection to the daemon was lost, so there is no file." : problem.message;
@@ -217,8 +229,8 @@ class Export {
   }
 }
 
-function exportCommand(run, form, resources) {
-  return `trackside export ${shellQuoted(run)} --format ${form}${resources ? " --resources" : ""} --output FILE`;
+function exportCommand(run, form, resources, file) {
+  return `trackside export ${shellQuoted(run)} --format ${form}${resources ? " --resources" : ""} --output ${file}`;
 }
 
 // Quotes a text for a shell.
@@ -236,7 +248,7 @@ function toLocalInput(seconds) {
 }
 
 class RangeFields {
-  constructor(params, /** @type {Run} */ run, onChange) {
+  constructor(params, /** @type {Run[]} */ runs, onChange) {
     this.by = params.get("by") === "time" ? "time" : "step";
     this.ends = Object.fromEntries(["from", "to"].map((name) => [name, parseNumber(params.get(name))]));
     this.onChange = onChange;
@@ -245,7 +257,7 @@ class RangeFields {
     const by = h("select", { onchange: () => this.#setAxis(by.value) }, axes);
     this.inputs = { from: h("input", { onchange: () => this.#read("from") }),
       to: h("input", { onchange: () => this.#read("to") }) };
-    this.hints = { from: "first", to: number(run.step) || "last" };
+    this.hints = { from: "first", to: number(Math.max(...runs.map((run) => run.step ?? 0))) };
     const labels = [["By", by], ["From", this.inputs.from], ["To", this.inputs.to]].map(([text, input]) =>
       h("label", {}, text, input));
     this.root = h("fieldset", {}, h("legend", {}, "Range"), h("div.window", {}, ...labels));
@@ -255,13 +267,6 @@ class RangeFields {
   get value() {
     const { from, to } = this.ends;
     return { by: this.by, from, to };
-  }
-
-  // Sets the window to which a chart was zoomed.
-  setRange(from, to) {
-    this.ends = { from, to };
-    this.#write();
-    this.onChange();
   }
 
   #setAxis(by) {

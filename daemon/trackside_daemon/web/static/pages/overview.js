@@ -1,7 +1,7 @@
 // The overview: a row of each live run, trouble first, their losses, firing alerts, GPUs and the host, and below them
 // the runs that ended last.
 
-import { h, ENDED, syncRows, setText, badge, bar, rerender } from "/static/dom.js";
+import { h, ENDED, syncRows, setText, setTitle, badge, bar, rerender } from "/static/dom.js";
 import { firingList } from "/static/alerts/firing.js";
 import { gpuTiles } from "/static/machine/gpu_cards.js";
 import { hostSummary } from "/static/machine/host.js";
@@ -213,7 +213,7 @@ function lossChart(signal) {
       runs = able.slice(0, COLORS);
       root.hidden = !runs.length;
       const count = able.length > runs.length ? `${runs.length} of ${able.length}` : runs.length;
-      setText(chart.heading, `Loss of ${count} ${areLive ? "live" : "ended"} ${able.length > 1 ? "runs" : "run"}`);
+      setTitle(chart.heading, `Loss of ${count} ${areLive ? "live" : "ended"} ${able.length > 1 ? "runs" : "run"}`);
       const now = runs.map((run) => run.id).join();
       if (now !== shown) chart.reload();
       else if (areLive) chart.refresh();

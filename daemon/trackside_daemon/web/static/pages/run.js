@@ -18,7 +18,8 @@ import { Media } from "/static/run/media.js";
 import { Reinforcement } from "/static/run/reinforcement.js";
 import { phases } from "/static/run/phases.js";
 import { attempts, configuration, Metrics, model } from "/static/run/tables.js";
-import { controls, Workspace, workspaceTools } from "/static/run/workspace.js";
+import { openShareDialog } from "/static/run/share.js";
+import { controls, Workspace, columnSelect } from "/static/run/workspace.js";
 import { h, ENDED } from "/static/dom.js";
 
 // `tabs` are [name, title, roots]. `select(name)` is called when the user opens one.
@@ -102,10 +103,11 @@ class RunPage {
     this.allMarks = [];
     this.selection = controls(address, (changes) => this.#changed(changes));
     const note = (text) => post(`${runPath(run.id)}/about`, { notes: text }).finally(this.reload);
-    this.head = new Header(run, () => this.#edit().catch(() => {}), note);
+    const share = () => openShareDialog(this.run, () => workspace.encode(), this.host, address.signal);
+    this.head = new Header(run, { onEdit: () => this.#edit().catch(() => {}), onNotes: note, onShare: share });
     const onZoom = (from, to) => this.selection.zoom(from, to);
     const workspace = new Workspace(run.name, address.query.get("view"), () => this.charts.arrange());
-    this.selection.tools.append(workspaceTools(workspace));
+    this.selection.tools.append(columnSelect(workspace));
     this.reinforcement = new Reinforcement(run, onSteps(this.selection), onZoom, address.signal);
     this.charts = new Charts(run, this.selection, workspace, onZoom, address.signal);
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
@@ -178,6 +180,7 @@ class RunPage {
 
   // Called with each overview, which contains this run while it is live, and its alerts.
   update(/** @type {Overview} */ overview) {
+    this.host = overview.host.name;
     const alerts = overview.alerts.filter((item) => item.run === this.run.id);
     this.head.updateLive({ row: overview.runs.find((item) => item.id === this.run.id), alerts, now: overview.time });
     this.machine.update(overview, this.run);
@@ -233,6 +236,7 @@ class RunPage {
     this.charts.set({ marks });
     this.reinforcement.set({ marks });
     this.machine.set({ marks });
+    this.performance.set({ marks });
   }
 }
 

@@ -1,12 +1,12 @@
-// The machine: host, GPUs, their last hour, processes and the daemon.
+// The machine: host, GPUs, both over time, processes and the daemon.
 
 import { getJson, post } from "/static/api.js";
-import { h, setText, syncRows, badge, facts, table, scrollable, unseen } from "/static/dom.js";
+import { h, liveRow, setText, syncRows, badge, facts, table, scrollable, unseen } from "/static/dom.js";
 import { gpuCards, gpuPause } from "/static/machine/gpu_cards.js";
 import { hostDetails } from "/static/machine/host.js";
-import { LastHour } from "/static/machine/last_hour.js";
+import { OverTime } from "/static/machine/over_time.js";
 import { SYSTEM_MS, poll } from "/static/polling.js";
-import { bytes, number, span, when, percent, runAddress } from "/static/format.js";
+import { bytes, number, span, when, percent, runAddress, usedOfTotal } from "/static/format.js";
 import { sorted } from "/static/runs/columns.js";
 import { confirmDialog } from "/static/confirm.js";
 
@@ -139,12 +139,12 @@ export function show(/** @type {Address} */ address) {
   const raySection = h("section", { "aria-labelledby": "ray", hidden: true }, h("h2", { id: "ray" }, "Ray"), ray.root);
   const errorLine = h("p.bad", { role: "alert" });
   const pause = gpuPause(() => load(), address.signal);
-  const lastHour = new LastHour(address);
+  const overTime = new OverTime(address);
   const body = h("div", { hidden: true },
     h("section", { "aria-labelledby": "host" }, h("h2", { id: "host" }, "Host"), host.root),
     h("section", { "aria-labelledby": "gpus" }, h("div.head", {}, h("h2", { id: "gpus" }, "GPUs"), pause.root),
       gpus.root),
-    lastHour.root,
+    overTime.root,
     raySection,
     h("section", { "aria-labelledby": "processes" }, h("h2", { id: "processes" }, "Processes"), processes.root),
     h("section", { "aria-labelledby": "daemon" }, h("h2", { id: "daemon" }, "Daemon"), daemon.root));
@@ -180,7 +180,7 @@ export function show(/** @type {Address} */ address) {
     root: h("div", {}, h("h1", {}, "System"), errorLine, body),
     update(newest) {
       overview = newest;
-      lastHour.update();
+      overTime.update();
       updateParts();
     },
   };
@@ -229,15 +229,12 @@ function partStates(status) {
   return [...sinks, ...collectors].sort((a, b) => order(a[1]) - order(b[1]) || (a[0] < b[0] ? -1 : 1));
 }
 
-function partRow([name]) {
+function partRow() {
   const state = badge();
-  const why = h("td.text.quiet");
-  const row = h("tr", {}, h("th.name", { scope: "row" }, name), h("td", {}, state), why);
-  row.update = ([, now, reason]) => {
+  return liveRow(["th.name", "td", "td.text.quiet"], ([name, now, reason]) => {
     state.update({ ok: "finished", nothing: "info" }[now] ?? "warning", now === "nothing" ? "absent" : now);
-    setText(why, reason);
-  };
-  return row;
+    return [name, state, reason];
+  });
 }
 
 function rayDetails() {
@@ -266,26 +263,17 @@ function rayDetails() {
 const counts = (states) => Object.entries(states ?? {}).filter(([, count]) => count)
   .map(([state, count]) => `${count} ${state.replaceAll("_", " ")}`).join(", ");
 
-function node(first) {
+function node() {
   const state = badge();
-  const [cpus, gpus, store] = [h("td"), h("td"), h("td")];
-  const row = h("tr", {}, h("th.name.mono", { scope: "row", title: first.node }, first.node.slice(0, 12)),
-    h("td", {}, state), cpus, gpus, store);
-  row.update = ({ up, resources, store_used_bytes: used, store_bytes: size }) => {
+  const ofAll = ({ used = undefined, available = 0 } = {}) =>
+    (used === undefined ? "" : `${number(used)} of ${number(used + available)}`);
+  return liveRow(["th.name.mono", "td", "td", "td", "td"], ({ node: id, up, resources, ...store }, row) => {
     state.update(up ? "running" : "failed", up ? "up" : "ended");
-    for (const [cell, name] of [[cpus, "CPU"], [gpus, "GPU"]]) {
-      const { used: taken, available } = resources[name] ?? {};
-      setText(cell, taken === undefined ? "" : `${number(taken)} of ${number(taken + (available ?? 0))}`);
-    }
-    setText(store, size === undefined ? "" : `${bytes(used)} of ${bytes(size)}`);
-  };
-  return row;
+    row.firstChild.title = id;
+    return [id.slice(0, 12), state, ofAll(resources.CPU), ofAll(resources.GPU),
+      usedOfTotal(store.store_used_bytes, store.store_bytes)];
+  });
 }
 
-function actor() {
-  const [name, kind, role, pid] = [h("th.name", { scope: "row" }), h("td"), h("td"), h("td.mono")];
-  const row = h("tr", {}, name, kind, role, pid);
-  row.update = (item) => [[name, item.ray_actor || "-"], [kind, item.ray_class], [role, item.role],
-    [pid, item.pid]].forEach(([cell, text]) => setText(cell, text));
-  return row;
-}
+const actor = () => liveRow(["th.name", "td", "td", "td.mono"], (item) =>
+  [item.ray_actor || "-", item.ray_class, item.role, item.pid]);

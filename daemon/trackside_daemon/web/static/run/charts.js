@@ -2,9 +2,10 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { isTime, withDetails } from "/static/charts/lines.js";
+import { calculated, isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
-import { h, rerender, syncRows, setText } from "/static/dom.js";
+import { FORMULAS } from "/static/charts/settings.js";
+import { h, rerender, syncRows, setText, setTitle } from "/static/dom.js";
 import { betterDirection, isLoss, keyFilter, twins } from "/static/run/keys.js";
 import { plural, real } from "/static/format.js";
 import { icon } from "/static/icons.js";
@@ -80,7 +81,7 @@ export class Charts {
     for (const [key, chart] of this.charts) {
       const ofRanks = values[key] ?? {};
       const lowest = ofRanks[Math.min(...Object.keys(ofRanks).map(Number))];
-      chart.legend.setNewest(to === undefined && ranks === "lowest" ? lowest?.[2] : undefined);
+      chart.legend.setNewest(to === undefined && ranks === "lowest" && !chart.second ? lowest?.[2] : undefined);
     }
     const newest = { step, time: time - 10 }[by] ?? Infinity;
     if (to !== undefined && to < newest) return;
@@ -92,7 +93,7 @@ export class Charts {
     const { workspace } = this;
     const matching = this.#filteredKeys();
     const pairs = twins(matching);
-    for (const [key, chart] of this.charts) this.#join(chart, key, workspace.own[key]?.second, pairs.get(key));
+    for (const [key, chart] of this.charts) this.#join(chart, key, workspace.own[key] ?? {}, pairs.get(key));
     const joined = new Set([...pairs].filter(([key, twin]) => this.charts.get(key).second === twin)
       .map(([, twin]) => twin));
     const shown = matching.filter((key) => !joined.has(key));
@@ -111,13 +112,15 @@ export class Charts {
     this.sections.dataset.columns = this.workspace.columns || "";
   }
 
-  // Has a chart show a second key too: the one that the user has chosen, which may be none, or its evaluation.
-  #join(chart, key, chosen, twin) {
+  // Has a chart show a second key too, or a formula of both: what the user has chosen, which may be none, or the
+  // evaluation.
+  #join(chart, key, { second: chosen = undefined, formula = "" }, twin) {
     const second = chosen === "" || this.charts.has(chosen) ? chosen : twin;
-    if (chart.second === second) return;
-    chart.second = second;
-    setText(chart.heading, second ? `${key} and ${second}` : key);
-    chart.view.turn = second && second === twin && (betterDirection(key) ?? "less");
+    if (chart.second === second && chart.formula === formula) return;
+    Object.assign(chart, { second, formula });
+    chart.legend.setNewest(undefined);
+    setTitle(chart.heading, second ? `${key} ${FORMULAS[formula]} ${second}` : key);
+    chart.view.turn = second && second === twin && !formula && (betterDirection(key) ?? "less");
     if (chart.requestedAt) chart.reload();
   }
 
@@ -130,7 +133,7 @@ export class Charts {
       marks: this.marks, sync: "run", reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
     const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own },
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
-    const load = (request) => this.#loadBoth([key, chart.second], request);
+    const load = (request) => this.#loadBoth([key, chart.second], chart.formula, request);
     const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load }, this.signal);
     chart.others = () => [...this.charts.keys()].filter((other) => other !== key);
     if (workspace.full.includes(key)) chart.setFull(true);
@@ -150,9 +153,17 @@ export class Charts {
     return [Math.min, Math.max].map((choose) => ends.reduce((most, end) => choose(most, end)) - zero);
   }
 
-  // The lines of a key, and of a second one after it.
-  async #loadBoth([key, second], request) {
+  // The lines of a key, and of a second one after it, or of the formula of both, for each rank and attempt.
+  async #loadBoth([key, second], formula, request) {
     if (!second) return this.#load(key, request);
+    if (formula) {
+      const [lines, others] = await Promise.all([key, second].map((name) => this.#load(name, request)));
+      return lines.flatMap((line) => {
+        const other = others.find((item) => item.label === line.label);
+        return other ? [{ ...line, around: undefined,
+          points: calculated(line.points, other.points, formula, isTime(request.by) ? 1 : 0) }] : [];
+      });
+    }
     const both = await Promise.all([key, second].map(async (name) => (await this.#load(name, request)).map((line) =>
       ({ ...line, label: [name, line.label].filter(Boolean).join(", ") }))));
     const [size, other] = both.map((lines) => lines.flatMap((line) => line.points).reduce((most, point) =>
@@ -291,9 +302,8 @@ function arrangeable(chart, key, workspace, keys) {
   chart.tools.append(hide);
   chart.heading.before(handle);
   root.chart = chart;
-  root.updatePin = () => pin.setAttribute("aria-pressed", String(workspace.pinned.includes(key)));
-  root.update = root.updatePin;
-  root.updatePin();
+  root.update = () => pin.setAttribute("aria-pressed", String(workspace.pinned.includes(key)));
+  root.update();
   root.pin = pin;
 
   handle.addEventListener("dragstart", (event) => {
@@ -306,12 +316,16 @@ function arrangeable(chart, key, workspace, keys) {
     root.classList.add("drop");
   });
   root.addEventListener("dragleave", () => root.classList.remove("drop"));
+  // In the middle, both keys share the chart; near an edge, the other one moves to that side.
   root.addEventListener("drop", (event) => {
     event.preventDefault();
     root.classList.remove("drop");
     const moved = event.dataTransfer.getData(TYPE);
     const { left, width } = root.getBoundingClientRect();
-    if (moved && moved !== key) workspace.move(moved, key, keys(), event.clientX > left + width / 2);
+    const place = (event.clientX - left) / width;
+    if (!moved || moved === key) return;
+    if (Math.abs(place - 0.5) < 0.25) chart.setOwn({ ...chart.own, second: moved });
+    else workspace.move(moved, key, keys(), place > 0.5);
   });
   // Moves by so many places among the charts beside it.
   root.moveBy = (count) => {

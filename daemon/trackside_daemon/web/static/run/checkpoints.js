@@ -1,7 +1,7 @@
 // The checkpoints of a run: each with its state, the value of a metric, and why one is damaged.
 
 import { getJson, runPath } from "/static/api.js";
-import { h, setText, syncRows, badge, fold } from "/static/dom.js";
+import { h, liveRow, setText, syncRows, badge, fold } from "/static/dom.js";
 import { bytes, number, plural, when } from "/static/format.js";
 import { scrollTable } from "/static/run/tables.js";
 
@@ -26,7 +26,7 @@ export class Checkpoints {
       this.root.hidden = !checkpoints.length;
       setText(this.metric, metric || "Metric");
       setText(this.count, summary(checkpoints));
-      syncRows(this.body, checkpoints.reverse().slice(0, MAX_ROWS), (item) => item.path, (item) => row(item));
+      syncRows(this.body, checkpoints.reverse().slice(0, MAX_ROWS), (item) => item.path, row);
     } catch {
       // The frame reports the outage; the next update tries again.
     }
@@ -41,19 +41,14 @@ function summary(checkpoints) {
   return `${plural(kept, "checkpoint")} on disk, ${damaged ? `${damaged} damaged, ` : ""}${last}`;
 }
 
-function row(first) {
-  const [step, size, value] = Array.from({ length: 3 }, () => h("td.number"));
-  const [written, format] = [h("td"), h("td")];
-  const state = badge(SEVERITIES[first.state], first.state);
-  const reason = h("div.quiet");
-  const cells = [written, h("td.text", {}, state, reason), format, size, value, h("td.text.mono", {}, first.path)];
-  const element = h("tr", {}, step, cells);
-  element.update = (item) => {
+function row() {
+  const [state, reason] = [badge(), h("div.quiet")];
+  const about = h("div", {}, state, reason);
+  return liveRow(["td.number", "td", "td.text", "td", "td.number", "td.number", "td.text.mono"], (item) => {
     const unread = item.state === "complete" && !item.good;
     state.update(unread ? "info" : SEVERITIES[item.state], unread ? "complete, not read" : item.state);
-    const texts = [[step, item.step ?? ""], [written, when(item.time)], [format, item.format],
-      [size, item.bytes ? bytes(item.bytes) : ""], [value, number(item.value)], [reason, item.reason]];
-    for (const [cell, text] of texts) setText(cell, String(text));
-  };
-  return element;
+    setText(reason, String(item.reason));
+    return [item.step, when(item.time), about, item.format, item.bytes ? bytes(item.bytes) : "", number(item.value),
+      item.path];
+  });
 }

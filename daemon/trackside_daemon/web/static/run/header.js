@@ -59,8 +59,8 @@ function threadsOf({ rank, threads }) {
 const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
 
 export class Header {
-  // `onEdit()` opens the dialog that edits the run, `onNotes(text)` stores its notes.
-  constructor(/** @type {Run} */ run, onEdit, onNotes) {
+  // `onEdit()` and `onShare()` open dialogs, `onNotes(text)` stores the notes.
+  constructor(/** @type {Run} */ run, { onEdit = () => {}, onShare = () => {}, onNotes = async (_text) => {} } = {}) {
     this.run = run;
     /** @type {LiveRun} */
     this.row = undefined;
@@ -86,7 +86,7 @@ export class Header {
     this.stacks = new Stacks(run);
     this.exportLink = h("a.button", {}, "Export");
     const actions = [h("a.button", { href: `/compare?${query({ run: run.id })}` }, "Compare"), this.exportLink,
-      h("button", { onclick: onEdit }, "Edit"), this.stacks.button];
+      h("button", { onclick: onShare }, "Share"), h("button", { onclick: onEdit }, "Edit"), this.stacks.button];
     this.root = h("section.run-head", { "aria-label": "State" },
       h("div.run-title", {}, this.name, this.state, this.about, this.tags, this.notes,
         h("div.run-actions", {}, actions)),

@@ -3,7 +3,7 @@
 import { LAYERS_MS, isDue } from "/static/polling.js";
 import { getJson, post, query, runPath } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { h, setText, ENDED, fillSelect, fold } from "/static/dom.js";
+import { h, setText, setTitle, ENDED, fillSelect, fold } from "/static/dom.js";
 import { number, plural, real, when } from "/static/format.js";
 
 export const ROW = 14; // Height of a layer in the map, in pixels.
@@ -321,12 +321,12 @@ export class Layers {
       const found = await getJson(`${runPath(this.id)}/layers/${encodeURIComponent(layer)}?${search}`, this.signal);
       const text = found.kind === "attention"
         ? this.#valueName() : `${found.kind}: median, and the middle 50 % and 90 %`;
-      setText(this.bands.heading, `${layer}, ${text}`);
+      setTitle(this.bands.heading, `${layer}, ${text}`);
       this.lines = bandLines(found, this.map.value);
       this.bands.set({ by: this.selection.by });
       this.bands.reload();
     } catch (problem) {
-      if (!this.signal.aborted) setText(this.bands.heading, problem.message);
+      if (!this.signal.aborted) setTitle(this.bands.heading, problem.message);
     }
   }
 }

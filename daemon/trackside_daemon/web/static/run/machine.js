@@ -5,23 +5,9 @@ import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/interaction.js";
 import { h, setText, ENDED } from "/static/dom.js";
-import { bytes, number, percent, real } from "/static/format.js";
+import { GPU_CHARTS, HOST_CHARTS, gpuChart, labelValue } from "/static/machine/over_time.js";
 
-const unit = (name) => (value) => (real(value) === undefined ? "" : `${number(value, 4)} ${name}`);
-
-const GPU = [
-  { title: "GPU utilization", keys: ["trackside_gpu_utilization_ratio"], format: (value) => percent(value),
-    range: [0, 1] },
-  { title: "GPU memory used", keys: ["trackside_gpu_memory_used_bytes"], format: bytes, binary: true, range: [0] },
-  { title: "GPU power", keys: ["trackside_gpu_power_watts"], format: unit("W"), range: [0] },
-  { title: "GPU temperature", keys: ["trackside_gpu_temperature_celsius"], format: unit("°C") },
-];
-const MEMORY = ["trackside_host_memory_bytes", "trackside_host_memory_available_bytes"];
-const HOST = [
-  { title: "Host CPU", keys: ["trackside_host_cpu_seconds_total"], format: (value) => percent(value), range: [0, 1],
-    derive: cpuBusy },
-  { title: "Host memory used", keys: MEMORY, format: bytes, binary: true, range: [0], derive: memoryLines },
-];
+const OF_HOST = ["CPU", "Memory"];
 
 export class Machine {
   constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, onZoom, signal) {
@@ -30,7 +16,8 @@ export class Machine {
     this.gpus = undefined;
     this.ended = ENDED.has(run.state);
     this.loaded = performance.now();
-    this.charts = [...GPU, ...HOST].map((item) => this.#chart(item, onZoom, signal));
+    const ofHost = HOST_CHARTS.filter(({ title }) => OF_HOST.includes(title));
+    this.charts = [...GPU_CHARTS.map(gpuChart), ...ofHost].map((item) => this.#chart(item, onZoom, signal));
     this.reset = zoomReset(() => this.#zoom(onZoom));
     this.name = h("h2", {}, "Machine");
     this.note = h("span.quiet", {}, "over time");
@@ -55,7 +42,7 @@ export class Machine {
     if (runGpus.length) this.gpus = runGpus;
     this.#updateHeading(overview.host.name, run.attempt_list, overview.gpus.length);
     const live = overview.runs.some((item) => item.id === this.id);
-    for (const chart of this.charts.slice(0, GPU.length)) chart.root.hidden ||= live && !overview.gpus.length;
+    for (const chart of this.charts.slice(0, GPU_CHARTS.length)) chart.root.hidden ||= live && !overview.gpus.length;
     if (!other && !(live && isDue(this.loaded, MACHINE_MS))) return;
     this.loaded = performance.now();
     for (const chart of this.charts) chart.refresh();
@@ -72,13 +59,14 @@ export class Machine {
     this.grid.hidden = Boolean(other);
   }
 
-  #chart({ title, keys, derive = undefined, ...settings }, onZoom, signal) {
+  #chart({ title, keys, lines: linesOf, ...settings }, onZoom, signal) {
     const { from, to } = this.selection.by === "time" ? this.selection : {};
     const load = async ({ from: begin, to: end, points, signal: chartSignal }) => {
-      const search = query({ run: this.id, key: keys, by: "time", from: begin, to: end, points });
-      const { series } = await getJson(`series?${search}`, chartSignal);
-      const lines = derive ? derive(series) : this.#runGpus(series);
-      chart.root.hidden = this.ended && !lines.length && begin === undefined; // Such as GPUs of a machine without any.
+      const search = query({ run: this.id, key: keys, from: begin, to: end, points });
+      const { series } = await getJson(`machine?${search}`, chartSignal);
+      const lines = linesOf(series.filter(({ key }) => this.#isOfRun(key)));
+      // Such as GPUs of a machine without any, or of a run that was over after a moment.
+      chart.root.hidden = this.ended && begin === undefined && lines.every((line) => line.points.length < 2);
       return lines;
     };
     const update = (begin, end) => this.#zoom(onZoom, begin, end);
@@ -94,51 +82,8 @@ export class Machine {
     this.reset.update(...(this.selection.by === "time" ? [] : [from, to]));
   }
 
-  #runGpus(series) {
-    return gpuLines(series.filter(({ key }) =>
-      (!this.gpus || this.gpus.includes(labelValue(key, "gpu"))) && (labelValue(key, "sensor") ?? "gpu") === "gpu"));
+  #isOfRun(key) {
+    const gpu = labelValue(key, "gpu");
+    return !gpu || ((!this.gpus || this.gpus.includes(gpu)) && (labelValue(key, "sensor") ?? "gpu") === "gpu");
   }
-}
-
-// Returns one line per GPU, named by its number, and by its UUID too if several GPUs had that number.
-export function gpuLines(series) {
-  const measured = series.filter((item) => item.points.length)
-    .map(({ key, points }) => ({ gpu: labelValue(key, "gpu"), uuid: labelValue(key, "uuid"), points }));
-  return measured.map(({ gpu, uuid, points }, index) => {
-    const unique = measured.filter((item) => item.gpu === gpu).length === 1;
-    return { label: unique ? `GPU ${gpu}` : `GPU ${gpu}, ${uuid}`,
-      index: unique && Number.isInteger(Number(gpu)) ? Number(gpu) : index, points };
-  });
-}
-
-export function labelValue(key, name) {
-  return new RegExp(`[{,]${name}="([^"]*)"`).exec(key)?.[1];
-}
-
-// Returns the share of time that the host's CPUs were busy, from counters of seconds by mode.
-export function cpuBusy(series) {
-  const modes = series.filter((item) => item.points.length);
-  if (!modes.length) return [];
-  const idle = new Set(["idle", "iowait"]);
-  const [first] = modes;
-  const points = first.points.slice(1).flatMap((point, index) => {
-    const growth = modes.map((item) => (item.points[index + 1]?.[4] ?? NaN) - (item.points[index]?.[4] ?? NaN));
-    const total = growth.reduce((a, b) => a + b, 0);
-    const idleTime = growth.filter((_, mode) => idle.has(labelValue(modes[mode].key, "mode"))).reduce((a, b) => a + b,
-      0);
-    const ratio = 1 - idleTime / total;
-    return total > 0 && ratio >= 0 ? [[0, point[1], ratio, ratio, ratio]] : [];
-  });
-  return [{ label: "", index: 0, points }];
-}
-
-// Returns the used, cached and swapped memory.
-export function memoryLines(series) {
-  const of = (name) => series.find((item) => item.key.split("{")[0] === `trackside_host_${name}`)?.points ?? [];
-  const total = of("memory_bytes").at(-1)?.[4];
-  const used = of("memory_available_bytes").map(([, time, low, high, last, , mean = last]) =>
-    [0, time, total - high, total - low, total - last, 0, total - mean]);
-  const others = [["cached", of("memory_cached_bytes")], ["swap", of("swap_used_bytes")]];
-  return [["used", used], ...others].flatMap(([label, points], index) =>
-    (points.length ? [{ label, index, points }] : []));
 }

@@ -3,7 +3,7 @@
 import { getJson, query, runPath } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/interaction.js";
-import { h, setText, syncRows, badge, ENDED, rerender, fold } from "/static/dom.js";
+import { h, liveRow, setText, syncRows, badge, ENDED, rerender, fold } from "/static/dom.js";
 import { bytes, number, percent, short, span, when } from "/static/format.js";
 import { ledger } from "/static/run/diagnosis.js";
 import { drawMap } from "/static/run/layers.js";
@@ -44,6 +44,11 @@ export class Performance {
     if (!this.loadedAt || !ended || !this.ended) for (const chart of this.charts) chart.refresh();
     this.ended = ended;
     if (this.root.checkVisibility()) this.#load().catch(() => {}); // The frame reports the outage.
+  }
+
+  // The marks of the run's charts.
+  set({ marks }) {
+    for (const chart of this.charts) chart.set({ marks });
   }
 
   // Called with each overview.
@@ -100,7 +105,7 @@ export class Performance {
     const rows = [...byRank.values()].sort((a, b) => (b.ratio ?? 0) - (a.ratio ?? 0) || a.rank - b.rank);
     this.table.hidden = rows.length < 2;
     const marked = rows.map((item) => ({ ...item, slow: item.ratio >= found.straggler_ratio }));
-    syncRows(this.body, marked, (item) => item.rank, (item) => rankRow(item));
+    syncRows(this.body, marked, (item) => item.rank, rankRow);
   }
 
   #chart({ title, lines, ...settings }, signal) {
@@ -141,24 +146,15 @@ function toPoints(times, values, from = -Infinity, to = Infinity) {
     (values[index] === null || time < from || time > to ? [] : [[0, time, values[index]]]));
 }
 
-function rankRow(first) {
-  const [state, step, own, ratio, past, wait, gpu, utilization, memory] = [h("td"),
-    ...Array.from({ length: 5 }, () => h("td.number")), h("td"), h("td.number"), h("td.number")];
-  const word = badge();
-  state.append(word);
-  const row = h("tr", {}, h("th", { scope: "row" }, String(first.rank)), state, step, own, ratio, past, wait, gpu,
-    utilization, memory);
-  row.update = (item) => {
-    word.update(item.state);
+function rankRow() {
+  const state = badge();
+  const kinds = ["th", "td", ...Array(5).fill("td.number"), "td", "td.number", "td.number"];
+  return liveRow(kinds, ({ gpu, ...item }, row) => {
+    state.update(item.state);
     row.classList.toggle("slow", item.slow);
-    const device = item.gpu;
-    const texts = [[step, number(item.step)], [own, span(item.own)],
-      [ratio, number(item.ratio, 3)], [past, number(item.past, 3)], [wait, span(item.wait)],
-      [gpu, device ? `GPU ${device.gpu}` : ""],
-      [utilization, percent(device?.utilization_ratio)], [memory, bytes(device?.memory_used_bytes)]];
-    for (const [cell, text] of texts) setText(cell, text);
-  };
-  return row;
+    return [item.rank, state, number(item.step), span(item.own), number(item.ratio, 3), number(item.past, 3),
+      span(item.wait), gpu ? `GPU ${gpu.gpu}` : "", percent(gpu?.utilization_ratio), bytes(gpu?.memory_used_bytes)];
+  });
 }
 
 const nameOf = (row) => `rank ${row.rank}`;

@@ -1,6 +1,6 @@
 // Tables of a run: its keys, its configuration, its attempts.
 
-import { h, syncRows, setText, badge, rerender, fold, scrollable, table } from "/static/dom.js";
+import { h, liveRow, syncRows, setText, badge, rerender, fold, scrollable, table } from "/static/dom.js";
 import { isLoss, keyFilter } from "/static/run/keys.js";
 import { bytes, number, short, span, when, plain } from "/static/format.js";
 
@@ -37,7 +37,7 @@ export class Metrics {
     const heads = [["Key"], ...numbers.map((name) => [name, "number"])];
     if (heads.length !== this.columns) this.#createTable(heads);
     syncRows(this.body, shown.slice(0, MAX_ROWS), (item) => `${item.rank} ${item.attempt} ${item.key}`,
-      (item) => metricRow(item, hasAttempts));
+      () => metricRow(hasAttempts));
   }
 
   #createTable(heads) {
@@ -47,16 +47,13 @@ export class Metrics {
   }
 }
 
-function metricRow(first, hasAttempts) {
-  const cells = Array.from({ length: hasAttempts ? 9 : 8 }, () => h("td.number"));
-  const row = h("tr", {}, h("th.name", { scope: "row" }, first.key), cells);
-  row.update = (item) => {
-    const texts = [...(hasAttempts ? [item.attempt] : []), item.rank, number(item.last), number(item.min),
+function metricRow(hasAttempts) {
+  const kinds = ["th.name", ...Array(hasAttempts ? 9 : 8).fill("td.number")];
+  return liveRow(kinds, (item, row) => {
+    row.lastChild.classList.toggle("bad", item.nonfinite > 0);
+    return [item.key, ...(hasAttempts ? [item.attempt] : []), item.rank, number(item.last), number(item.min),
       number(item.max), number(item.mean), number(item.std), item.count, item.nonfinite];
-    texts.forEach((text, index) => setText(cells[index], String(text)));
-    cells.at(-1).classList.toggle("bad", item.nonfinite > 0);
-  };
-  return row;
+  });
 }
 
 // Returns every value of nested objects with its path: { a: { b: 1 } } becomes [["a.b", 1]].

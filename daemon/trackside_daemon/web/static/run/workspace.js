@@ -2,7 +2,7 @@
 // what is pinned, the order, the sizes, the columns, and which sections are closed, is kept in the browser, and travels
 // in the address as `view` when it is shared.
 
-import { h, setText, choices, checkbox, rerender } from "/static/dom.js";
+import { h, choices, checkbox, rerender } from "/static/dom.js";
 import { oneOf } from "/static/address.js";
 import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing_control.js";
 import { plural } from "/static/format.js";
@@ -87,8 +87,7 @@ function markToggles(selection, set) {
     const button = h("button.tag", { "aria-pressed": String(!selection.hide.includes(kind)),
       title: `Show or hide the marks of ${kind}` }, text);
     button.addEventListener("click", () => {
-      const hide = selection.hide.includes(kind)
-        ? selection.hide.filter((item) => item !== kind) : [...selection.hide, kind];
+      const hide = toggled(selection.hide, kind);
       set({ hide });
       button.setAttribute("aria-pressed", String(!hide.includes(kind)));
     });
@@ -121,7 +120,6 @@ const PREFIX = "workspace:";
 const EMPTY = { pinned: [], order: [], full: [], hidden: [], own: {}, columns: 0, closed: [], opened: [] };
 
 const NAMES = { 0: "Columns: auto", 2: "2 columns", 3: "3 columns", 4: "4 columns" };
-const SHOWN_MS = 2500; // The time that a button shows its result.
 
 export class Workspace {
   // `onChange()` is called after each change.
@@ -219,30 +217,14 @@ function parsed(text) {
 
 function ownSettings([key, own]) {
   if (!own || typeof own !== "object") return [];
-  const kinds = { log: "boolean", robust: "boolean", second: "string", low: "number", high: "number" };
+  const kinds = { log: "boolean", robust: "boolean", second: "string", formula: "string", low: "number",
+    high: "number" };
   return [[key, Object.fromEntries(Object.entries(own).filter(([name, value]) => typeof value === kinds[name]))]];
 }
 
-// Columns of the charts, and the address that shows them as they are arranged.
-export function workspaceTools(workspace) {
+// The columns of the charts.
+export function columnSelect(workspace) {
   const options = choices(NAMES, workspace.columns);
-  const columns = h("select",
-    { "aria-label": "Columns", onchange: () => workspace.set({ columns: Number(columns.value) }) }, options);
-  const share = h("button", { title: "Copies the address with the zoom, the filter and the arrangement",
-    onclick: () => copy() }, "Copy link");
-
-  async function copy() {
-    const address = new URL(location.href);
-    address.searchParams.set("view", workspace.encode());
-    try {
-      await navigator.clipboard.writeText(address.href);
-      setText(share, "Copied");
-    } catch {
-      history.replaceState(history.state, "", address); // Without the permission, the address bar has it.
-      setText(share, "In the address bar");
-    }
-    setTimeout(() => setText(share, "Copy link"), SHOWN_MS);
-  }
-
-  return h("span.tools.inner", {}, columns, share);
+  return h("select", { "aria-label": "Columns",
+    onchange: ({ target }) => workspace.set({ columns: Number(target.value) }) }, options);
 }

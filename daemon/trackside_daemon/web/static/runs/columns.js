@@ -124,7 +124,7 @@ export function grouped(runs, column) {
 export function summarized(column, runs, numeric) {
   const values = runs.map(column.value).filter((value) => value !== undefined && value !== null && value !== "");
   if (!values.length || column.isTime) return "";
-  if (!numeric) return new Set(values.map(String)).size === 1
+  if (!numeric || column.kind === "config") return new Set(values.map(String)).size === 1
     ? text(column, values[0]) : plural(new Set(values.map(String)).size, "value");
   const finite = values.map(real).filter(Number.isFinite);
   if (!finite.length) return "";

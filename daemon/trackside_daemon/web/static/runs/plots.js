@@ -2,7 +2,7 @@
 
 import { h, setText, svg, fold, fillSelect } from "/static/dom.js";
 import { allColumns, columnOf, isNumeric, text } from "/static/runs/columns.js";
-import { tickTexts } from "/static/charts/ticks.js";
+import { roundSplits, tickTexts } from "/static/charts/ticks.js";
 import { real, runAddress } from "/static/format.js";
 
 const WIDTH = 720;
@@ -83,8 +83,9 @@ function scale(column, runs) {
   const [begin, end] = [to(low), to(high)];
   const place = (value) => 0.04 + 0.92 * (end > begin ? (to(real(value)) - begin) / (end - begin) : 0.5);
   const distinct = [...new Set(numbers)].sort((a, b) => a - b);
-  const shown = distinct.length <= 6 ? distinct : [0, 1, 2, 3, 4].map((part) => begin + (part / 4) * (end - begin))
-    .map((value) => Number((isLog ? 10 ** value : value).toPrecision(3)));
+  const parts = isLog ? [0, 1, 2, 3, 4].map((part) => 10 ** (begin + (part / 4) * (end - begin))) : [];
+  const round = isLog ? parts.map((value) => Number(value.toPrecision(1))) : roundSplits(low, high);
+  const shown = distinct.length <= 6 ? distinct : round;
   const texts = tickTexts(shown, isLog);
   return { place, ticks: shown.map((value, index) => [place(value), texts[index]]) };
 }

@@ -89,7 +89,7 @@ export class RunTable {
       onclick: () => this.options.onSort(column.id) }, column.title + (isSorted ? arrow : ""));
     const grip = h("span.grip", { onpointerdown: (event) => this.#resize(event, column, col),
       ondblclick: () => this.options.onWidth(column.id, undefined) });
-    const tag = this.numeric.get(column.id) ? "th.number" : "th";
+    const tag = this.numeric.get(column.id) && column.id !== "curve" ? "th.number" : "th";
     return h(tag, { scope: "col", "aria-sort": isSorted && order }, button, grip);
   }
 

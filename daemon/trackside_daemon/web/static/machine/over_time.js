@@ -1,15 +1,19 @@
-// The last hour of the host and its GPUs, each second, without a run.
+// The charts of the host and its GPUs over time, also those of a run: up to 30 days, with runs and alerts.
 
-import { SYSTEM_MS, later } from "/static/polling.js";
+import { MACHINE_MS, SYSTEM_MS, isDue, later } from "/static/polling.js";
 import { oneOf } from "/static/address.js";
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/interaction.js";
-import { h, choices } from "/static/dom.js";
-import { bytes, number, percent, withUnit } from "/static/format.js";
-import { gpuLines, labelValue, memoryLines } from "/static/run/machine.js";
+import { h, choices, setText } from "/static/dom.js";
+import { bytes, number, percent, when, withUnit } from "/static/format.js";
+import { labels } from "/static/picker.js";
+import { chartMarks } from "/static/run/marks.js";
 
-const SPANS = { 300: "5 minutes", 900: "15 minutes", 3600: "1 hour" };
+const SPANS = { 300: "5 minutes", 900: "15 minutes", 3600: "1 hour", 86400: "1 day", 604800: "1 week",
+  2592000: "30 days" };
+const RECENT = 3600; // Seconds that the daemon has in memory.
+const MOST_MARKS = 500;
 const MOST_CORES = 16; // With more, their range is shown.
 const HOST = "trackside_host_";
 const GPU = "trackside_gpu_";
@@ -18,23 +22,16 @@ const rate = (value) => (Number.isFinite(value) ? `${bytes(value)}/s` : "");
 const PRESSURES = Object.fromEntries(
   ["cpu", "io", "memory"].map((name) => [`pressure_${name}_waiting_seconds_total`, name]));
 
-const CHARTS = [
+export const HOST_CHARTS = [
   { title: "CPU", keys: [`${HOST}cpu_seconds_total`], format: (value) => percent(value), range: [0, 1], lines: cpu },
   { title: "CPU per core", keys: [`${HOST}cpu_core_busy_ratio`], format: (value) => percent(value), range: [0, 1],
     lines: cores },
-  {
-    title: "Memory",
-    keys: ["memory_bytes", "memory_available_bytes", "memory_cached_bytes", "swap_used_bytes"].map((name) =>
-      HOST + name),
-    format: bytes,
-    binary: true,
-    range: [0],
-    lines: memoryLines,
-  },
+  { title: "Memory", keys: ["memory_bytes", "memory_available_bytes", "memory_cached_bytes", "swap_used_bytes"]
+    .map((name) => HOST + name), format: bytes, binary: true, range: [0], lines: memoryLines },
   rates("Disk", { disk_read_bytes_total: "read", disk_written_bytes_total: "written" }, { format: rate, binary: true }),
   rates("Network", { network_receive_bytes_total: "in", network_transmit_bytes_total: "out" },
     { format: rate, binary: true }),
-  rates("Pressure: time in which tasks waited", PRESSURES, { format: (value) => percent(value) }),
+  rates("Pressure: time in which tasks waited", PRESSURES, { format: (value) => percent(Math.min(1, value)) }),
 ];
 /** @type {[string, object][]} */
 const GPU_UNITS = [
@@ -45,31 +42,64 @@ const GPU_UNITS = [
   ["_watts", { format: (value) => withUnit(value, "W"), range: [0] }],
   ["_celsius", { format: (value) => `${number(value, 4)} °C` }],
 ];
-const GPU_CHARTS = ["utilization_ratio", "memory_used_bytes", "power_watts", "temperature_celsius"];
+const HEAT = "temperature_celsius";
+export const GPU_CHARTS = ["utilization_ratio", "memory_used_bytes", "power_watts", HEAT];
 
-export class LastHour {
+export function gpuChart(name) {
+  const perSecond = name.endsWith("_total") ? "/s" : "";
+  const unit = name.replace(/_bytes_total$/, "_bytes_per_second").replace(/_total$/, "");
+  const [, look] = GPU_UNITS.find(([end]) => unit.endsWith(end)) ?? [];
+  const plain = { format: (value) => `${number(value, 4)}${perSecond}`, range: [0] };
+  const title = `GPU ${name.replace(/_(total|ratio|bytes|watts|celsius|hertz)$/, "").replaceAll("_", " ")}`;
+  return { title, keys: [GPU + name], lines: gpus, ...(look ?? plain) };
+}
+
+export class OverTime {
   constructor(/** @type {Address} */ address) {
     this.signal = address.signal;
     this.set = address.set;
     this.seconds = Number(oneOf(SPANS, address.query.get("span"), 900));
     this.chosen = address.query.getAll("gpu");
-    this.charts = CHARTS.map((item) => this.#chart(item));
+    this.charts = HOST_CHARTS.map((item) => this.#chart(item));
     this.gpuCharts = new Map();
     this.reset = zoomReset(() => this.#zoom());
     const span = h("select", { onchange: () => this.#span(Number(span.value)) }, choices(SPANS, this.seconds));
     this.more = h("select", { onchange: () => this.#add() });
+    this.hottest = h("p.quiet", { role: "status" });
     const tools = h("div.tools", {}, h("label", {}, "Last", span),
       this.moreLabel = h("label", { hidden: true }, "More of the GPUs", this.more), this.reset.button);
     this.grid = h("div.charts", {}, this.charts.map((item) => item.root));
-    this.root = h("section", { "aria-labelledby": "last-hour" },
-      h("div.head", {}, h("h2", { id: "last-hour" }, "Over time"), tools), this.grid);
+    this.root = h("section", { "aria-labelledby": "over-time" },
+      h("div.head", {}, h("h2", { id: "over-time" }, "Over time"), tools), this.hottest, this.grid);
     this.#families().catch(() => {}); // The frame reports the outage.
+    this.#marks();
   }
 
-  // Called with each overview.
+  get #all() {
+    return [...this.charts, ...this.gpuCharts.values()];
+  }
+
+  // Called with each overview; what is older than the last hour comes from the history, and less often.
   update() {
-    if (this.window) return;
-    for (const chart of [...this.charts, ...this.gpuCharts.values()]) chart.refresh();
+    if (this.window || (this.seconds > RECENT && !isDue(this.loadedAt, MACHINE_MS))) return;
+    this.loadedAt = performance.now();
+    for (const chart of this.#all) chart.refresh();
+  }
+
+  // The runs as bands, the alerts, and which GPU was hottest.
+  async #marks() {
+    this.loadedAt = performance.now();
+    const limit = query({ limit: MOST_MARKS });
+    const heat = query({ key: GPU + HEAT, from: Date.now() / 1000 - this.seconds });
+    const [{ runs }, { alerts }, { series }] = await Promise.all([`runs?${limit}`, `alerts?${limit}`, `machine?${heat}`]
+      .map((path) => getJson(path, this.signal))).catch(() => [{}, {}, {}]);
+    if (!runs) return; // The frame reports the outage.
+    const names = labels(runs);
+    const bands = runs.map((run, index) => ({ kind: "run", time: run.started, until: run.ended ?? Date.now() / 1000,
+      text: names[index], band: index }));
+    this.marks = [...bands, ...chartMarks([], alerts)];
+    setText(this.hottest, hottest(gpus(series), bands));
+    for (const chart of this.#all) chart.set({ marks: this.marks });
   }
 
   // Charts of the GPUs, and a list of their other families.
@@ -96,12 +126,7 @@ export class LastHour {
   }
 
   #addGpuChart(name) {
-    const perSecond = name.endsWith("_total") ? "/s" : "";
-    const unit = name.replace(/_bytes_total$/, "_bytes_per_second").replace(/_total$/, "");
-    const [, look] = GPU_UNITS.find(([end]) => unit.endsWith(end)) ?? [];
-    const plain = { format: (value) => `${number(value, 4)}${perSecond}`, range: [0] };
-    const title = `GPU ${name.replace(/_(total|ratio|bytes|watts|celsius|hertz)$/, "").replaceAll("_", " ")}`;
-    const chart = this.#chart({ title, keys: [GPU + name], lines: gpus, ...(look ?? plain) });
+    const chart = this.#chart(gpuChart(name));
     this.gpuCharts.set(name, chart);
     this.grid.append(chart.root);
   }
@@ -115,7 +140,8 @@ export class LastHour {
       return found;
     };
     const onZoom = (from, to) => this.#zoom(from, to);
-    const chart = new Chart({ title, by: "time", load, onZoom, sync: "system", ...settings }, this.signal);
+    const chart = new Chart({ title, by: "time", load, onZoom, sync: "system", marks: this.marks, ...settings },
+      this.signal);
     return chart;
   }
 
@@ -123,17 +149,31 @@ export class LastHour {
     this.seconds = seconds;
     this.set({ span: seconds });
     this.#zoom();
-    for (const chart of [...this.charts, ...this.gpuCharts.values()]) chart.reload();
+    this.#marks();
+    for (const chart of this.#all) chart.reload();
   }
 
   #zoom(from, to) {
     this.window = from === undefined ? undefined : [from, to];
     this.reset.update(from, to);
-    for (const chart of [...this.charts, ...this.gpuCharts.values()]) chart.set({ from, to });
+    for (const chart of this.#all) chart.set({ from, to });
   }
 }
 
+// Returns which GPU was hottest, when, and during which runs.
+export function hottest(lines, runs) {
+  const all = lines.flatMap(({ label, points }) => points.map((point) => ({ label, time: point[1], heat: point[3] })));
+  const [most] = all.sort((a, b) => b.heat - a.heat);
+  if (!most) return "";
+  const during = runs.filter(({ time, until }) => time <= most.time && most.time <= until).map(({ text }) => text);
+  return [`Hottest: ${most.label}, ${number(most.heat, 3)} °C, ${when(most.time)}`, ...during].join(", ");
+}
+
 const family = (item) => item.key.split("{")[0];
+
+export function labelValue(key, name) {
+  return new RegExp(`[{,]${name}="([^"]*)"`).exec(key)?.[1];
+}
 
 // The share of time that the CPUs were busy, from seconds by mode.
 function cpu(series) {
@@ -193,4 +233,26 @@ function gpus(series) {
       .map(([, , value]) => value);
     return { label: `GPU ${labelValue(key, "gpu")} ${more.join(" ")}`, index, points };
   });
+}
+
+// Returns one line per GPU, named by its number, and by its UUID too if several GPUs had that number.
+export function gpuLines(series) {
+  const measured = series.filter((item) => item.points.length)
+    .map(({ key, points }) => ({ gpu: labelValue(key, "gpu"), uuid: labelValue(key, "uuid"), points }));
+  return measured.map(({ gpu, uuid, points }, index) => {
+    const unique = measured.filter((item) => item.gpu === gpu).length === 1;
+    return { label: unique ? `GPU ${gpu}` : `GPU ${gpu}, ${uuid}`,
+      index: unique && Number.isInteger(Number(gpu)) ? Number(gpu) : index, points };
+  });
+}
+
+// Returns the used, cached and swapped memory.
+export function memoryLines(series) {
+  const of = (name) => series.find((item) => item.key.split("{")[0] === `trackside_host_${name}`)?.points ?? [];
+  const total = of("memory_bytes").at(-1)?.[4];
+  const used = of("memory_available_bytes").map(([, time, low, high, last, , mean = last]) =>
+    [0, time, total - high, total - low, total - last, 0, total - mean]);
+  const others = [["cached", of("memory_cached_bytes")], ["swap", of("swap_used_bytes")]];
+  return [["used", used], ...others].flatMap(([label, points], index) =>
+    (points.length ? [{ label, index, points }] : []));
 }

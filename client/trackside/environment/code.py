@@ -1,0 +1,40 @@
+"""Read the code that this process runs: its script, and the modules that it has imported from the same repository or folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from trackside.environment.git import find_repository
+from trackside.environment.paths import open_regular
+from trackside.environment.switches import OFF
+from trackside.packing import writable
+from trackside.redact import redact_text
+
+CODE_BYTES = 64 * 1024  # limit of all files; one that does not fit is named alone
+LIBRARIES = frozenset(("site-packages", "dist-packages"))
+
+
+def code() -> str:
+    """Return the files without secrets, each below a line ``===== PATH``; empty if there is no script, or $TRACKSIDE_CODE is off."""
+    script = Path(sys.argv[0] if sys.argv else "").absolute()
+    if os.environ.get("TRACKSIDE_CODE", "1").lower() in OFF or not script.is_file():
+        return ""
+    repository = find_repository(str(script))
+    root = f"{repository[0] if repository else script.parent}/"
+    names = [getattr(module, "__file__", None) for module in list(sys.modules.values()) if type(module) is type(sys)]
+    own = {name for name in names if isinstance(name, str) and name.startswith(root) and name.endswith(".py")}
+    own = {name for name in own if not LIBRARIES & set(name.split("/"))} - {str(script)}
+    parts, left = [], CODE_BYTES
+    for path in (str(script), *sorted(own, key=lambda name: (name.count("/"), name))):
+        name = writable(path.removeprefix(root))
+        with suppress(OSError), open_regular(Path(path), links=True) as file:
+            content = file.read(left + 1)
+            if len(content) > left:
+                parts.append(f"===== {name} (left out)\n")
+                continue
+            left -= len(content)
+            parts.append(f"===== {name}\n{redact_text(content.decode(errors='replace')).rstrip()}\n")
+    return "".join(parts)
