@@ -105,14 +105,14 @@ def causes(names: list[str], traceml: Path | None, repeats: tuple[int, int], at_
         begun: dict[str, list[list[Future[str]]]] = {name: [] for name in names}
         for way, number in zip(ways, repeats, strict=False):
             for name in names:
-                begun[name].append([pool.submit(told, way, name) for _ in range(number)])
+                begun[name].append([pool.submit(first_answer, way, name) for _ in range(number)])
         head(f"{repeats[0]} repeats, beside: {beside}", "right", "trackside run --auto", "right", "TraceML")
         for name in names:
             ours, theirs = [[one.result() for one in of] for of in (*begun[name], [])[:2]]
             row(name, *shown(ours, TRAININGS[name].cause), *shown(theirs, TRAININGS[name].verdict))
 
 
-def told(way: Callable[[Training], str], name: str) -> str:
+def first_answer(way: Callable[[Training], str], name: str) -> str:
     """Return what a tool finds in a training; the error if there is one, which is not right."""
     try:
         found = way(TRAININGS[name])

@@ -173,10 +173,17 @@ def data(loader: Iterable[T]) -> TimedLoader[T]:
 
 
 def watch(
-    model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None, distributions: bool = False
+    model: Any,
+    optimizer: Any = None,
+    *,
+    layers: str | Sequence[str] | None = None,
+    distributions: bool = False,
+    replicas: bool | None = None,
+    replicas_except: str | Sequence[str] = (),
 ) -> Watcher:
     """Measure a PyTorch model in the default run, as `Run.watch`."""
-    return _default().watch(model, optimizer, layers=layers, distributions=distributions)
+    compared = {"replicas": replicas, "replicas_except": replicas_except}
+    return _default().watch(model, optimizer, layers=layers, distributions=distributions, **compared)  # type: ignore[arg-type]
 
 
 def observe(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from trackside.media.unsent import UnsentMedia
     from trackside.totals.phases import PhaseMark
     from trackside.totals.session_totals import Deferred
-    from trackside.wire import Device, DistributionFrame, TrainingAlert, TrainingEvent
+    from trackside.wire import Device, DistributionFrame, TensorHash, TrainingAlert, TrainingEvent
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
@@ -22,12 +22,12 @@ None. The message may be a number: the nanoseconds of a wait for data that nobod
 
 
 class Distributions(Protocol):
-    """Distributions of one step, of weights and the like or of the heads of attention."""
+    """Distributions of one step, of weights and the like or of the heads of attention; or a hash of weights."""
 
     def tensors(self) -> list[Any]:
         """Return the tensors that have them."""
 
-    def frame(self, kind: str, time: int, tensors: Sequence[Any]) -> DistributionFrame:
+    def frame(self, kind: str, time: int, tensors: Sequence[Any]) -> DistributionFrame | TensorHash:
         """Return the message; *tensors* are copies of `tensors` on the host."""
 
 
@@ -74,8 +74,8 @@ class Measured:
         self._is_here = True
         return True
 
-    def frame(self) -> DistributionFrame | None:
-        """Return the message; None before the copy is complete, and for gradients of a step that a scaler skipped."""
+    def frame(self) -> Any:
+        """Return the message, as `Distributions.frame`; None before the copy is complete, and for gradients of a step that a scaler skipped."""
         if not self._is_here:
             return None
         if self._skips and float(self._tensors.pop()):

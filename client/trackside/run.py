@@ -176,6 +176,8 @@ class Run:
         *,
         layers: str | Sequence[str] | None = None,
         distributions: bool = False,
+        replicas: bool | None = None,
+        replicas_except: str | Sequence[str] = (),
     ) -> Watcher:
         """Measure a PyTorch model and time its steps. The measured values join the next push.
 
@@ -184,6 +186,9 @@ class Run:
         daemon computes ``grad_norm``. Events: ``model``, with the parameters
         by module, and ``nonfinite_gradients``, with the first such layer. Phases: ``forward``,
         ``backward`` and ``optimizer``, on a GPU also by its own clock. On GPUs: memory in use.
+
+        Ranks that must have the same parameters send a hash of a part of them at some steps, and the daemon reports
+        ``ReplicasDiffer`` once the bits of one differ. Batch norm's statistics are not compared.
 
         Nothing waits for a device, and no collective is started. Norms are sampled every 2ⁿ steps and short steps are
         timed at random, so that all of it costs about 0.3 % of the time.
@@ -195,6 +200,9 @@ class Run:
             layers: Names of layers, or patterns such as ``"*.attn"``, whose gradient norms are pushed at each step as
                 ``grad_norm/LAYER``.
             distributions: Also measure weights and gradients as distributions, as `observe` does.
+            replicas: None compares what DDP replicates, and DTensors between the ranks with the same part, as of HSDP and
+                tensor parallelism. True compares all other parameters and buffers between all ranks, too; False nothing.
+            replicas_except: Names, or patterns, of parameters and buffers that may differ between the ranks.
 
         Returns:
             A watcher. ``layers_for(steps)`` pushes the norms of all layers for a while, ``stop()`` ends the measurements.
@@ -205,7 +213,8 @@ class Run:
         Example:
             >>> run.watch(model, optimizer, layers="*.attn")
         """
-        return Watcher(self.queue, model, optimizer, layers, choice() if distributions else None)
+        observed = choice() if distributions else None
+        return Watcher(self.queue, model, optimizer, layers, observed, replicas=replicas, excluded=replicas_except)
 
     def observe(
         self,

@@ -461,6 +461,38 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
 
 
 
+class TensorHash(msgspec.Struct, array_like=True, omit_defaults=True):
+    """A hash of a part of one tensor of a rank's model, which is equal on ranks whose bits are equal.
+
+    Attributes:
+        name: Name of the parameter or buffer.
+        part: Number of the part, of so many *parts* of the tensor.
+        count: Steps of the optimizer since the model is watched: ranks hash the same part at the same one.
+        group: A number for the ranks that share the tensor, its shape and the watched model.
+        ranks: How many ranks these are.
+        value: The hash.
+        time: Nanoseconds of the client's monotonic clock.
+        buffer: It is a buffer, and no parameter.
+        step: The step of the next push.
+    """
+
+    name: str
+    part: Count
+    parts: Count
+    count: Count
+    group: Count
+    ranks: Count
+    value: int
+    time: int
+    buffer: bool = False
+    step: int = 0
+
+    def check(self) -> None:
+        """Raise `WireError` if the name is too long."""
+        if len(self.name.encode("utf-8", "replace")) > LAYER_NAME_BYTES:
+            raise WireError("block", "the name of a tensor is too long")
+
+
 class MediaItem(msgspec.Struct, omit_defaults=True):
     """An image, a text or a table of a step.
 
@@ -538,6 +570,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
         room: Resources, with a batch or a heartbeat each 10 s, and sooner if shared memory fills up; else None.
         distributions: Distributions of the layers of a model.
         media: Images, texts and tables.
+        hashes: Hashes of parts of the model, which the ranks that share them have in common.
     """
 
     clock: Clock
@@ -549,6 +582,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
     room: ResourceUsage | None = None
     distributions: list[DistributionFrame] = []
     media: list[MediaItem] = []
+    hashes: list[TensorHash] = []
 
 
 class Skip(msgspec.Struct, omit_defaults=True):

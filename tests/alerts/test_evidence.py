@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -185,6 +186,25 @@ def test_the_last_good_checkpoint_before_the_alert(scene: Scene, name: str) -> N
         "age_seconds": 300.0,
         "bytes": 7,
     }
+
+
+@pytest.mark.parametrize(
+    ("equal", "named"),
+    [
+        (250, "The last intact checkpoint from before is /runs/step-200.pt."),
+        (199, "The last intact checkpoint from before is /runs/step-100.pt."),
+        (99, "No intact checkpoint from before is known."),
+        (None, "No intact checkpoint from before is known."),
+    ],
+)
+def test_the_checkpoint_from_before_ranks_differed_is_named(scene: Scene, equal: int | None, named: str) -> None:
+    saved = [
+        Checkpoint("net-1", f"/runs/step-{step}.pt", 0, NOW - 500 + step, "event", "complete", step, "torch", 7, NOW)
+        for step in (100, 200, 300)
+    ]
+    scene.kept.put([opened("net-1", name="net"), *saved])
+    alert = replace(about("ReplicasDiffer"), evidence={"equal": equal})
+    assert scene.gather(alert)["conclusion"] == named
 
 
 def test_a_stalled_run_gets_the_stacks_of_the_ranks_furthest_behind_and_ahead(scene: Scene) -> None:

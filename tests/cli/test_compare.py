@@ -7,6 +7,7 @@ import io
 import json
 import random
 import re
+import struct
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -277,3 +278,38 @@ def test_a_table_of_groups_has_short_commands_and_each_key_once_against_the_base
     assert any(line.split()[:1] == ["command"] and line.count("2 commands") == 2 for line in lines)
     against = lines[lines.index("against the baseline:") : lines.index("measured:")]
     assert [line.split()[0] for line in against].count("loss") == 1
+
+
+def test_the_first_step_at_which_two_runs_differ_by_a_bit_is_named_for_each_key(tmp_path: Path) -> None:
+    after = struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", 0.7))[0] + 1))[0]
+    single = struct.unpack("<f", struct.pack("<f", 0.7))[0]
+    with history(tmp_path) as one:
+        for name, changed in (
+            ("a", {}),
+            ("c", {}),
+            ("b", {30: {"loss": after}, 40: {"norm": -0.0}, 50: {"both": nan}}),
+        ):
+            rows = [
+                (
+                    step,
+                    round(1e6 * (BEGIN + step)),
+                    {"loss": single, "norm": 0.0, "lr": 0.1, "both": 1 / 3} | changed.get(step, {}),
+                )
+                for step in range(10 * (name == "b"), 100)
+            ]
+            one.put([opened(name, name=name), ingested(name, rows)])
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(load("compare"), [*arguments, "--first-difference", f"--storage.path={tmp_path}"])
+
+    text = run("a", "b").output
+    assert "equal for 20 steps, then loss by 1 ulp at step 30" in text
+    keys = json.loads(run("a", "b", "--json").output)["keys"]
+    assert [(one["key"], one["equal"], one["step"], one["ulps"]) for one in keys] == [
+        ("loss", 20, 30, 1),
+        ("norm", 30, 40, 0),
+        ("both", 40, 50, None),
+        ("lr", 90, None, None),
+    ]
+    assert "a and c are equal in all steps that both have" in run("a", "c").output
+    assert "--first-difference compares two runs, not 1" in run("a").output

@@ -175,7 +175,7 @@ def trained(
     frame_of = Measured.frame
 
     def recorded(measured: Measured) -> DistributionFrame | None:
-        frame = frame_of(measured)
+        frame: DistributionFrame | None = frame_of(measured)
         frames.extend([] if frame is None else [frame])
         return frame
 

@@ -159,6 +159,7 @@ PLANTED: dict[str, tuple[Sequence[Record], str | None]] = {
         "repeated",
     ),
     "divergence": ([*records(), alert("LossDiverging", 300, ended=500)], "wasted"),
+    "ranks that differ": ([*records(), alert("ReplicasDiffer", 300, "warning")], "replicas_differ"),
     "a loss that went up": ([*records(), alert("LossDiverging", 300, "warning")], "loss_diverging"),
     "throttled": ([*records(), *machine(lambda second: gpu_values(second, held_from=300))], "throttled"),
     "slow storage": ([*records(), *counters((STORAGE, 0.2))], "slow_storage"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.auto.models import trained
 from trackside.pytorch.hooks import remove_all
+from trackside.pytorch.replicas import NEVER, Replicas
 from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class AutoStages(StepStages):
     def __init__(self, queue: RowQueue, models: Models, optimizer: Any) -> None:
         super().__init__(queue, None, optimizer)
         self._left = DEPTH
-        for model in models.of(optimizer):
+        outermost = models.of(optimizer)
+        self._replicas = Replicas(queue, outermost, lambda work: work())
+        for model in outermost:
             self.add_model(model)
 
     @property
@@ -49,10 +52,23 @@ class AutoStages(StepStages):
         self.stop()
         return False
 
+    def finish_step(self, number: int, optimizer: Any) -> int:
+        """Note that *number* steps are finished; return at how many this must be called again."""
+        if not self.stopped:
+            self.step_finished(number)
+        if number >= self._replicas.next_step:
+            self._replicas.step_finished(number, optimizer)
+        return min(self._replicas.next_step, NEVER if self.stopped else self.next_step)
+
+    def stop(self) -> None:
+        """Stop timing, and comparing the ranks."""
+        self._replicas.stop()
+        super().stop()
+
     def step_finished(self, number: int) -> None:
         """Decide whether the next step is timed; stop if the code marks phases."""
         if self._queue.session.has_own_phases:
-            self.stop()
+            super().stop()
         elif self._left and self.is_timing and not self._was_called and not _has_compiled():
             self._left -= 1
             self._time_parts()

@@ -321,8 +321,7 @@ class TrainingWatch:
     def _time(self, queue: RowQueue | None, optimizer: Any) -> None:
         """Time the stages of a training's steps from now on, unless the training watches a model."""
         if queue is self._queue and self.stages is not None:
-            self.stages.step_finished(self._steps)
-            self._steps_due = NEVER if self.stages.stopped else self.stages.next_step
+            self._steps_due = self.stages.finish_step(self._steps, optimizer)
             return
         self._queue, self._steps_due = queue, NEVER
         if self.stages is not None:

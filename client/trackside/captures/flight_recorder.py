@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from trackside.captures.children import child_processes
+from trackside.environment import exit_status
 from trackside.interpreter import stacks, without_collection
 from trackside.limits import CAPTURE_RANKS, FLIGHT_ENTRIES, FLIGHT_GROUPS
 from trackside.wire import Flight, FlightEntry, FlightGroup
@@ -45,12 +47,23 @@ def flight() -> Flight:
     """
     threads = sorted(stacks().items(), key=lambda thread: not thread[0].startswith("MainThread"))
     with without_collection():  # the entries would make it examine the whole process
-        groups = flight_groups()
+        groups = _groups()
     return Flight(dict(threads[:THREADS]), groups, child_processes())
 
 
-def flight_groups() -> list[FlightGroup]:
-    """Return the newest entries of each process group."""
+def newest_call() -> str:
+    """Return number, group, operation and tensors of this process's newest collective; empty if no recorder has it."""
+    calls = [(-entry.age, entry, group) for group in _groups() for entry in group.entries if not entry.p2p]
+    if not calls:
+        return ""
+    _, entry, group = max(calls, key=itemgetter(0))
+    return f"{entry.sequence} of {group.description}: {entry.operation}{entry.shape and f' with {entry.shape}'}"
+
+
+exit_status.newest_call = newest_call
+
+
+def _groups() -> list[FlightGroup]:
     groups: dict[tuple[str, ...], FlightGroup] = {}
     now = time.time_ns()
     for dump in _dumps():

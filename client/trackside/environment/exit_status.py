@@ -4,8 +4,8 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
 from functools import wraps
-from operator import itemgetter
 from time import monotonic_ns
 from traceback import TracebackException
 from types import TracebackType
@@ -28,6 +28,8 @@ _GPU = re.compile(
 _CALL = re.compile(
     r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
 )
+newest_call: Callable[[], str] = str
+"""Returns the newest collective of this process in words, or nothing: that of `captures.flight_recorder`, which is above this."""
 _TEXT = 65536
 _LINE = 200
 
@@ -101,7 +103,7 @@ def known_reason(error: BaseException | None, shm: str = SHM) -> str:
             calls = sorted(_CALL.findall(text), key=lambda call: int(call[0]))
             named = (f"rank {rank} called {name}{shape and f' with {shape}'}" for rank, name, shape in calls)
             return "the ranks' collectives differ: " + " and ".join(named)
-        if "gloo" in text and "by peer" in text and (call := _last_call()):
+        if "gloo" in text and "by peer" in text and (call := newest_call()):
             return f"{CLOSED}{call}"
         if not any(all(word in text for word in words) for words in _FULL):
             return ""
@@ -109,17 +111,6 @@ def known_reason(error: BaseException | None, shm: str = SHM) -> str:
     except Exception:  # noqa: BLE001  the text of a user's exception is the user's code
         return ""
     return f"{shm} is full (size {status.f_blocks * status.f_frsize / 2**20:.4g} MiB)"
-
-
-def _last_call() -> str:
-    """Return number, group, operation and tensors of this process's newest collective; empty if no recorder has it."""
-    from trackside.captures.flight_recorder import flight_groups
-
-    calls = [(-entry.age, entry, group) for group in flight_groups() for entry in group.entries if not entry.p2p]
-    if not calls:
-        return ""
-    _, entry, group = max(calls, key=itemgetter(0))
-    return f"{entry.sequence} of {group.description}: {entry.operation}{entry.shape and f' with {entry.shape}'}"
 
 
 def _gpu_shortage(match: re.Match[str]) -> str:

@@ -18,7 +18,7 @@ from trackside.rows import Measured
 from trackside.training_log import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from trackside.pytorch.attention import AttentionWatch, Heads
     from trackside.pytorch.parameters import Parameters
@@ -105,8 +105,7 @@ class Observer:
         self._places: tuple[tuple[str, ...], list[str], list[int]] = (), [], []
         self._before: tuple[list[str], UpdateSample] | None = None
         self._ready: list[Measured] = []
-        self._flying: list[Measured] = []
-        self._pinned: dict[tuple[str, int], Any] = {}
+        self._sender = MeasuredSender(queue, torch, queue.after_push)
         self._handles: list[Any] = []
         self._modes: list[AttentionWatch] = []
         self._activations: Histograms | None = None
@@ -179,18 +178,10 @@ class Observer:
                     "observe: no chosen module has run, or has attention that PyTorch computes; compiled code cannot be observed"
                 )
         self._activations = self._heads = None
-        busy = {measured.kind for measured in self._flying}
-        for measured in self._ready:
-            if measured.kind not in busy:
-                if measured.leave(self._torch, self._pinned):
-                    self._flying.append(measured)
-                self._queue.after_push(partial(self._append, measured))
+        self._sender.send(self._ready)
         self._ready = []
         self._seconds += perf_counter() - began
         self.budget.add_cost(self._seconds)
-
-    def _append(self, measured: Measured) -> None:
-        self._queue.append(monotonic_ns(), measured)
 
     def spent(self) -> float:
         """Return the seconds that the measurements since the last call took on the host."""
@@ -199,12 +190,11 @@ class Observer:
 
     def wakes(self, step: int) -> int:
         """Return the number of finished steps at which there is something to do, after step number *step*."""
-        return step + 1 if self._flying else self.next_due(step) - 1
+        return step + 1 if self._sender.flying else self.next_due(step) - 1
 
     def poll(self) -> None:
         """Pass on what has arrived from a device."""
-        while self._flying and self._flying[0].has_arrived(self._pinned):
-            self._queue.append(monotonic_ns(), self._flying.pop(0))
+        self._sender.poll()
 
     def stop(self) -> None:
         """Remove the hooks on modules."""
@@ -280,6 +270,32 @@ class Observer:
 
     def _fail(self, error: Exception) -> None:
         self._queue.warn_once(Observer, f"observing a model: {type(error).__name__}: {text_of(error)[:200]}")
+
+
+class MeasuredSender:
+    """Sends what is measured: to learn its step by *wait*, which is `RowQueue.after_push`, and again once it is on the host."""
+
+    def __init__(self, queue: RowQueue, torch: Any, wait: Callable[[Callable[[], object]], object]) -> None:
+        self.flying: list[Measured] = []
+        self._queue, self._torch, self._wait = queue, torch, wait
+        self._pinned: dict[tuple[str, int], Any] = {}
+
+    def send(self, every: Iterable[Measured]) -> None:
+        """Send measurements, except of a kind that is on its way from a device."""
+        busy = {measured.kind for measured in self.flying}
+        for measured in every:
+            if measured.kind not in busy:
+                if measured.leave(self._torch, self._pinned):
+                    self.flying.append(measured)
+                self._wait(partial(self._append, measured))
+
+    def poll(self) -> None:
+        """Pass on what has arrived from a device."""
+        while self.flying and self.flying[0].has_arrived(self._pinned):
+            self._append(self.flying.pop(0))
+
+    def _append(self, measured: Measured) -> None:
+        self._queue.append(monotonic_ns(), measured)
 
 
 def _modules(model: Any, patterns: Sequence[str], what: str) -> list[tuple[str, Any]]:

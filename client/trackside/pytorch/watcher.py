@@ -30,6 +30,7 @@ from trackside.pytorch.parameters import (
     local_values,
     optimizer_parameters,
 )
+from trackside.pytorch.replicas import Replicas
 from trackside.pytorch.step_stages import StepStages
 from trackside.training_log import warn
 
@@ -57,6 +58,8 @@ class Watcher:
         optimizer: Optimizer whose steps are measured; None for the first one that steps and has parameters of the model.
         layers: Names and patterns of layers whose gradient norms are pushed at each step.
         observed: The distributions that are measured; None for none.
+        replicas: As in `Run.watch`.
+        excluded: Names and patterns of tensors that are not compared between ranks.
 
     Raises:
         TypeError: The model is not a ``torch.nn.Module``.
@@ -69,6 +72,9 @@ class Watcher:
         optimizer: Any = None,
         layers: str | Sequence[str] | None = None,
         observed: Choice | None = None,
+        *,
+        replicas: bool | None = None,
+        excluded: str | Sequence[str] = (),
     ) -> None:
         if not callable(getattr(model, "named_parameters", None)):
             raise TypeError(f"watch takes a torch.nn.Module, and not a {type(model).__name__}")
@@ -98,6 +104,7 @@ class Watcher:
         self._reads_after_step = False
         self._is_countable = True
         self._timings: dict[OverheadBudget, tuple[Any, Any, float]] = {}
+        self._replicas: Replicas | None = None
         self._stages: StepStages | None = None
         self._observer: Observer | None = None
         self._modules: ModuleRecording | None = None
@@ -107,6 +114,8 @@ class Watcher:
             if queue.is_open:
                 if observed is not None:
                     self.observe(model, observed)
+                if replicas is not False:
+                    self._replicas = Replicas(queue, [model], queue.after_push, bool(replicas), excluded)
                 self._attach(model, optimizer)
                 self._describe(model)
                 _watchers[model] = self
@@ -116,7 +125,7 @@ class Watcher:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle watches nothing: the hooks are those of this model.
-        return {"_ended": True, "_stages": None, "_observer": None, "_modules": None, "_handles": {}}
+        return {"_ended": True, **dict.fromkeys(("_stages", "_observer", "_replicas", "_modules")), "_handles": {}}
 
     @classmethod
     def of(cls, queue: RowQueue, model: Any) -> Watcher | None:
@@ -163,6 +172,8 @@ class Watcher:
         self._ended, self._before = True, None  # events stay: a forked child may free nothing of CUDA's
         if self._observer is not None:
             self._observer.stop()
+        if self._replicas is not None:
+            self._replicas.stop()
         if self._modules is not None:
             self._modules.stop()
         _over.extend(self._handles.values())
@@ -333,14 +344,19 @@ class Watcher:
         if stages is not None and self._steps >= stages.next_step:
             stages.step_finished(self._steps)
         self._wait_for_step()
+        if self._replicas is not None and self._steps >= self._replicas.next_step:
+            self._replicas.step_finished(self._steps, optimizer)
+        self._wakes = self._next_work()
+
+    def _next_work(self) -> int:
+        """Return the number of finished steps at which there is something to do."""
         wakes = [self._gradients.next_due(self._steps) - 1, self._weights.next_due(self._steps) - 1]
         if self._observer is not None:
             wakes.append(self._observer.wakes(self._steps))
         if "before" in self._handles:
             wakes.append(self._steps + 1)
-        if stages is not None:
-            wakes.append(stages.next_step)
-        self._wakes = min(wakes)
+        wakes += [one.next_step for one in (self._stages, self._replicas) if one is not None]
+        return min(wakes)
 
     def _record_calls(self) -> None:
         recording = self._modules

@@ -39,6 +39,7 @@ from trackside.wire import (
     Hello,
     MediaItem,
     Pushes,
+    TensorHash,
     TrainingAlert,
     TrainingEvent,
     encode,
@@ -131,6 +132,7 @@ class Session(Outbox):
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
         self._distributions: list[DistributionFrame] = []
+        self._hashes: list[TensorHash] = []
         self._media: list[MediaItem] = []
         self._has_code = about is not None or identity.rank > 0
         self._number = 0
@@ -313,7 +315,7 @@ class Session(Outbox):
         if self._events or self._alerts:
             return True
         is_same = self._sent_counts == (self.totals.pushes, self.totals.dropped)
-        if not self._batch.rows and not self._distributions and not self._media and is_same:
+        if not (self._batch.rows or self._distributions or self._media or self._hashes) and is_same:
             return False
         # Half a turn of the sender thread less, or one that is early by a moment would wait for another turn.
         gathered = (clock.monotonic - self._closed_at) / 1e9 + GATHER_SECONDS / 2
@@ -440,14 +442,16 @@ class Session(Outbox):
             warn(f"{unsent.kind} {unsent.key} is not sent: {type(error).__name__}: {str(error)[:200]}")
 
     def _accept_distributions(self, message: Measured) -> None:
-        """Add distributions to the batch; those on a device come twice, first to learn their step."""
+        """Add distributions or a hash to the batch; those on a device come twice, first to learn their step."""
         message.step = self._counts.step if message.step is None else message.step
         try:
             frame = message.frame()
         except Exception as error:  # noqa: BLE001  of tensors; it must not keep others from being sent
             warn(f"distributions of {message.kind} are not sent: {type(error).__name__}: {str(error)[:200]}")
             return
-        if frame is not None:
+        if isinstance(frame, TensorHash):
+            self._hashes.append(frame)
+        elif frame is not None:
             self._used.add("distributions")
             self._distributions.append(frame)
 
@@ -489,8 +493,9 @@ class Session(Outbox):
             room=self._resources.report(clock.monotonic) if is_sent_now else None,
             distributions=self._distributions,
             media=self._media,
+            hashes=self._hashes,
         )
-        self._events, self._alerts, self._distributions, self._media = [], [], [], []
+        self._events, self._alerts, self._distributions, self._media, self._hashes = [], [], [], [], []
         try:
             frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
         except Exception:

@@ -17,11 +17,12 @@ Health = Literal["ok", "slow", "broken"]
 
 # Alerts after which a run is worth nothing while they last, with what the names of their causes begin with.
 DIVERGED = ("NonFinite", "LossDiverging")
+DIFFERS = "ReplicasDiffer"
 DAMAGED = {"LossDiscontinuity": ("resume_", "loss_discontinuity"), "CheckpointDamaged": ("checkpoint_damaged",)}
 
 ALERTS = 256  # newest alerts of a run that are read
 _STANDS = frozenset((*STALLS, *DEATHS))
-STOPS = frozenset((*DEATHS, *STALLS, *DIVERGED, *DAMAGED))  # names of alerts that a verdict may come from
+STOPS = frozenset((*DEATHS, *STALLS, *DIVERGED, DIFFERS, *DAMAGED))  # names of alerts that a verdict may come from
 
 
 class Verdict(NamedTuple):
@@ -60,8 +61,9 @@ def verdict(facts: Facts, connection: sqlite3.Connection) -> Verdict:
     if still.text:
         return still
     for alert in reversed(facts.alerts):
-        if _lasts(alert, facts) and alert["alert"] in DIVERGED and alert["severity"] == "critical":
-            return Verdict(shown(alert["summary"]), ("wasted",), broken=True)
+        diverged = alert["alert"] in DIVERGED and alert["severity"] == "critical"
+        if _lasts(alert, facts) and (diverged or alert["alert"] == DIFFERS):
+            return Verdict(shown(alert["summary"]), ("wasted" if diverged else "replicas_differ",), broken=True)
     for alert in reversed(facts.alerts):
         if alert["alert"] in DAMAGED and alert["started"] >= _began(facts) and alert["severity"] != "info":
             return Verdict(shown(alert["summary"]), DAMAGED[alert["alert"]], broken=True)

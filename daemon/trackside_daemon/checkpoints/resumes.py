@@ -260,8 +260,8 @@ class Resumes:
         if facts is None:
             return
         verdict = judge(facts.quantities, facts.step, facts.first_step)
-        begins = (event["fields"] for event in events if (event["kind"], event["attempt"]) == ("restart", one.attempt))
-        after = str(next(begins, {}).get("cause", ""))
+        begins = [event["fields"] for event in events if (event["kind"], event["attempt"]) == ("restart", one.attempt)]
+        after = str(begins[0].get("cause", "")) if begins else ""
         why = f"; `trackside run` restarted it after {cut(shown(after), MAX_CAUSE)}" if after else ""
         text = f"{_done_again(one.attempt, facts)}{why}; {'too few steps to judge it' if verdict is None else verdict.text}"
         now = self._wall()

@@ -9,6 +9,7 @@ from trackside_daemon.detectors.checkpoints import CheckpointOverdue
 from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.monitor_blind import RunBlind
+from trackside_daemon.detectors.replicas import ReplicasDiffer
 from trackside_daemon.detectors.settings import STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.step_durations import LOST
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 
 # Alerts that last until an attempt makes progress, or ends.
-LASTING = tuple(each.alert for each in (Stalled, RankSilent, Straggler, DataLoader, CheckpointOverdue, RunBlind))
+LASTING = tuple(
+    each.alert for each in (Stalled, RankSilent, Straggler, DataLoader, CheckpointOverdue, RunBlind, ReplicasDiffer)
+)
 
 
 class WatchedRun:
@@ -47,6 +50,7 @@ class WatchedRun:
         self.run = run
         self.checkpoints = CheckpointOverdue(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
         self.blind = RunBlind(run)
+        self.replicas = ReplicasDiffer(run)
         self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
         self.detectors: tuple[RunAlert, ...] = (
             Stalled(run),
@@ -55,6 +59,7 @@ class WatchedRun:
             DataLoader(run, thresholds.data_wait_ratio),
             self.checkpoints,
             self.blind,
+            self.replicas,
         )
         self.refs: set[RankRef] = set()
         self.stall_version: tuple[object, ...] = ()
@@ -82,15 +87,15 @@ class BestLoss:
         self._best = inf
         self._step = 0
 
-    def accept(self, columns: Columns) -> None:
-        """Apply the next rows."""
+    def accept(self, columns: Columns) -> bool:
+        """Apply the next rows; return whether the last loss is finite, if there is one."""
         keys = [key for key in columns.keys if self._roles.of(key) == "loss"]
         if not keys:
-            return
+            return True
         key = min(keys, key=len)
         if key != self.key:
             if self.key and len(key) >= len(self.key):  # a logged mean, for example, that is pushed alone
-                return
+                return True
             self.key, self._best = key, inf
         losses = columns.column(columns.keys.index(key))
         self._last = losses[-1]
@@ -98,6 +103,7 @@ class BestLoss:
         if best < self._best:
             self._best = best
             self._step = columns.steps[losses.index(best)]
+        return isfinite(losses[-1])
 
     def text(self, objective: str = "") -> str:
         """Return last and best loss as text, or the last and why it is an *objective*; empty if none was pushed."""

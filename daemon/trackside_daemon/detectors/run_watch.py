@@ -283,17 +283,21 @@ class RunWatch:
                 del self._stated[next(iter(self._stated))]
 
     def _best_loss(self, record: BatchIngested) -> None:
-        """Apply the losses of the lowest rank of a run."""
+        """Apply the hashes of a rank's model, and the losses of the lowest rank of a run."""
         session = record.session
         ref = RankRef(session.run, session.attempt)
-        if session.late or ref not in self._runs or not record.columns:
+        if session.late or ref not in self._runs:
+            return
+        self._runs[ref].replicas.accept(session.rank, record.hashes)
+        if not record.columns:
             return
         best = self._losses.get(ref.run)
         if best is None or session.rank < best.rank:
             best = self._losses[ref.run] = BestLoss(session.rank, self._stated.get(ref.run, self._roles))
         if session.rank == best.rank:
             for columns in record.columns:
-                best.accept(columns)
+                if not best.accept(columns):
+                    self._runs[ref].replicas.loss_is_lost()
 
     def _event(self, event: Event) -> Iterator[Finding]:
         ref = RankRef(event.run, event.attempt)

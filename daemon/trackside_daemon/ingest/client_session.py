@@ -296,6 +296,7 @@ class ClientSession:
             message.media,
             message.clock.monotonic,
             message.totals.step_duration,
+            message.hashes,
         )
         consequences.deliver([ingested, *happened], Receipt(ref.id, number))
 

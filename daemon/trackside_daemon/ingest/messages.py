@@ -90,8 +90,8 @@ def read(kind: str, frame: bytes) -> tuple[Any, list[Columns]]:
     if size > TEXT_BYTES:
         raise WireError("size", f"{size} characters of events and alerts, at most {TEXT_BYTES}")
     columns = decode(body.blocks)
-    for distributions in body.distributions:
-        distributions.check()
+    for one in (*body.distributions, *body.hashes):
+        one.check()
     return body, columns
 
 

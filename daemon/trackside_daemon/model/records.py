@@ -16,7 +16,7 @@ from trackside_daemon.model.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside.wire import DistributionFrame, Hello, Histogram, MediaItem
+    from trackside.wire import DistributionFrame, Hello, Histogram, MediaItem, TensorHash
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.session import Owner, SessionRef
 
@@ -127,6 +127,7 @@ class BatchIngested:
         media: Images, texts and tables, not checked.
         closed: When the message was closed, in nanoseconds of the client's monotonic clock.
         durations: Durations of the session's steps so far, without evaluation and checkpoints; None before the first.
+        hashes: Hashes of parts of the model, checked.
     """
 
     session: SessionRef
@@ -140,6 +141,7 @@ class BatchIngested:
     media: Sequence[MediaItem] = ()
     closed: int = 0
     durations: Histogram | None = None
+    hashes: Sequence[TensorHash] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trackside.wire import EXCEPTION
+from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, io, memory, xids
 from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
 from trackside_daemon.alerts.evidence.required import Part, required_parts
@@ -24,7 +25,7 @@ from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
 from trackside_daemon.model.state import State
-from trackside_daemon.model.text import byte_size
+from trackside_daemon.model.text import byte_size, shown
 
 MAX_EVENTS = 10  # most events
 MAX_EVENT_AGE_SECONDS = 600.0  # greatest age of an event, in seconds
@@ -33,17 +34,25 @@ MAX_SERIES = 4096  # most series; phases of more ranks are not recorded
 
 
 def last_good_checkpoint(case: AlertCase) -> dict[str, Any]:
-    """Return the newest checkpoint that an audit has found intact and that was written before the alert."""
+    """Return the newest checkpoint that an audit has found intact and that was written before the alert.
+
+    If ranks differ, it is from before they did, and a sentence names it.
+    """
     if not case.alert.run:
         return {}
+    differs, equal = "equal" in case.alert.evidence, case.alert.evidence.get("equal")
     with case.sources.history.reading() as connection:
         records = checkpoints(connection, case.alert.run)
     good = [record for record in records if record.good and record.time <= case.alert.started]
+    if differs:
+        good = [one for one in good if equal is not None and one.step is not None and one.step <= equal]
     if not good:
-        return {}
+        return {CONCLUSION: "No intact checkpoint from before is known."} if differs else {}
     last = good[-1]
+    named = {CONCLUSION: f"The last intact checkpoint from before is {shown(last.path)}."} if differs else {}
     age = max(0.0, case.alert.started - last.time)
-    return {"checkpoint": {"path": last.path, "step": last.step, "age_seconds": round(age, 1), "bytes": last.bytes}}
+    about = {"path": last.path, "step": last.step, "age_seconds": round(age, 1), "bytes": last.bytes}
+    return {"checkpoint": about, **named}
 
 
 def deaths(case: AlertCase) -> dict[str, Any]:

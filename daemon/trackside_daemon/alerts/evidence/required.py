@@ -30,7 +30,7 @@ _PARTS: dict[str, tuple[Part, ...]] = {
     "PerformanceRegression": ("diagnosis",),
     "GpuUnderutilized": ("causes", "diagnosis"),
     "StragglerRank": ("causes", "gpus", "stacks", "diagnosis"),
-    **dict.fromkeys(("NonFinite", "LossDiverging", "LossDiscontinuity"), ("checkpoint",)),
+    **dict.fromkeys(("NonFinite", "LossDiverging", "LossDiscontinuity", "ReplicasDiffer"), ("checkpoint",)),
     **dict.fromkeys(("TrainingProcessDied", "OomKilled", "DataLoaderDied"), _DEATH),
     **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak", "ShmFull"), _MEMORY),
     "CpuSaturated": ("cpu", "cgroups"),
@@ -43,8 +43,8 @@ _WITHOUT_EVIDENCE = frozenset(("RunStarted", "RunRestarted", "RunFinished"))
 
 
 def is_explained(alert: str) -> bool:
-    """Return whether the evidence of an alert has its likely cause, so that a notification waits for it."""
-    return "causes" in _PARTS.get(alert, ())
+    """Return whether the evidence of an alert has what its text begins with, so that a notification waits for it."""
+    return "causes" in _PARTS.get(alert, ()) or alert == "ReplicasDiffer"
 
 
 def required_parts(alert: str, labels: dict[str, str]) -> tuple[Part, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,6 +38,10 @@ def compare(
     fail_if: Annotated[
         str, option("CONDITION", "Exit with status 3 if this holds for a run, or a group, that is not the baseline.")
     ] = "",
+    first_difference: Annotated[
+        bool,
+        flag("--first-difference", "Of two runs: the first step at which they differ by a bit, by key."),
+    ] = False,
     sort: Annotated[str, option("[-]KEY", "Order by this value; falling with - before it.")] = "",
     code: Annotated[
         bool, flag("--code", "Print how the code of the last run differs from that of the first, as a diff.")
@@ -68,6 +72,9 @@ def compare(
         runs = [source.ask(questions.Run(id=text)) for text in _distinct(source, selected(source, run, query))]
         if code:
             _print_code(source, runs)
+            return
+        if first_difference:
+            _print_first_difference(source, runs, form)
             return
         groups, usual = _groups(source, runs, group_by, baseline, required=bool(condition and condition.needs_baseline))
         keys = {value.key for value in condition.values} if condition else set()
@@ -162,6 +169,26 @@ def _check(condition: Condition | None, comparison: Comparison) -> list[str]:
     if not failed:
         warn(f"gate passed: {condition.text}")
     return failed
+
+
+def _print_first_difference(source: Source, runs: Sequence[Run], form: str) -> None:
+    from trackside_daemon.documents.first_difference import document, first_differences
+    from trackside_daemon.questions.series import OneSeries
+
+    if len(runs) != 2:
+        raise CommandError(f"--first-difference compares two runs, not {len(runs)}")
+    pushed = [[metric["key"] for metric in run["metrics"]] for run in runs]
+
+    def read(key: str) -> list[Sequence[Sequence[Any]]]:
+        return [source.ask(OneSeries(id=run["id"], key=key, points=0))["points"] for run in runs]
+
+    found = first_differences(read, [key for key in dict.fromkeys(pushed[0]) if key in pushed[1]])
+    if not found:
+        raise CommandError(
+            f"runs {shown(runs[0]['name'])} and {shown(runs[1]['name'])} have no step of a key in common"
+        )
+    value = {"runs": [run["id"] for run in runs], "keys": found}
+    print_answer(value, form, lambda: document([run["name"] for run in runs], found))
 
 
 def _print(comparison: Comparison, form: str, condition: Condition | None, failed: Sequence[str]) -> None:
