@@ -58,7 +58,7 @@ def losses(count: int = 300) -> list[float]:
 def ill() -> list[Any]:
     """Return the losses of `losses` with a spike, NaN in three forms, and an infinity."""
     found: list[Any] = losses()
-    found[200:203] = [9.0] * 3
+    found[200:204] = [9.0] * 4
     found[250:254] = ["nan", math.nan, "NaN", math.inf]
     return found
 
@@ -68,7 +68,7 @@ def test_an_alert_change_is_a_json_line(tmp_path: Path) -> None:
     file.write_text(lines(ill()))
     found = changes(replay(str(file)))
     assert {tuple(one) for one in found} == {("alert", "state", "severity", "key", "rank", "index", "step", "message")}
-    assert ("LossSpike", "firing", 202) in [(one["alert"], one["state"], one["index"]) for one in found]
+    assert ("LossSpike", "firing", 203) in [(one["alert"], one["state"], one["index"]) for one in found]
     nonfinite = [(one["index"], one["state"]) for one in found if one["alert"] == "NonFinite"]
     assert nonfinite[:4] == [(250, "firing"), (251, "repeated"), (252, "repeated"), (253, "repeated")]
     assert [state for _, state in nonfinite[4:]] == ["resolved"]
@@ -234,7 +234,7 @@ def stored(tmp_path: Path) -> Path:
 def _as_stored(found: list[dict[str, Any]]) -> None:
     first = {one["alert"]: (one["index"], one["step"], one["key"]) for one in reversed(found)}
     assert first["NonFinite"] == (250, 250, "loss")
-    assert first["LossSpike"][:2] == (202, 202)
+    assert first["LossSpike"][:2] == (203, 203)
     assert first["SlowStep"] == (400, 400, "step_duration_seconds")
 
 

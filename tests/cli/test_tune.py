@@ -43,7 +43,7 @@ def place(tmp_path: Path) -> Path:
     pushes = [(step, round((BEGIN + step) * 1e6), {"loss": loss}) for step, loss in enumerate(losses())]
     labels = {"key": "loss", "rank": "0", "run": "net"}
     alerts = [
-        Alert("LossSpike", "info", BEGIN + at, "net-1", labels, ended=BEGIN + at + 12) for at in (MILD + 2, SPIKE + 2)
+        Alert("LossSpike", "info", BEGIN + at, "net-1", labels, ended=BEGIN + at + 12) for at in (MILD + 3, SPIKE + 3)
     ]
     with history(tmp_path / "history") as kept:
         kept.put([opened("net-1", name="net"), ingested("net-1", pushes), *alerts, finished("net-1")])
@@ -77,13 +77,13 @@ def test_the_proposal_silences_the_false_alarm_alone(place: Path, tmp_path: Path
 
 
 def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
-    fires = ask(place, "replay", "net", "--explain=LossSpike", f"--at={MILD + 2}").stdout.splitlines()
-    assert fires[0] == f"LossSpike fires at step {MILD + 2} of rank 0: info, loss"
-    assert any(line.startswith(f"  last samples: {MILD - 5}: ") for line in fires)
+    fires = ask(place, "replay", "net", "--explain=LossSpike", f"--at={MILD + 3}").stdout.splitlines()
+    assert fires[0] == f"LossSpike fires at step {MILD + 3} of rank 0: info, loss"
+    assert any(line.startswith(f"  last samples: {MILD - 4}: ") for line in fires)
     assert fires[-1].startswith("decides: loss-spike-")
     name, value = fires[-1].split("{")[1].split("}")[0].split(": ")
     changed = processes.run(
-        command("replay", "net", "--explain=LossSpike", f"--at={MILD + 2}", f"--storage.path={place}"),
+        command("replay", "net", "--explain=LossSpike", f"--at={MILD + 3}", f"--storage.path={place}"),
         env=clean_environ(
             {
                 "XDG_RUNTIME_DIR": "/nonexistent",
@@ -91,7 +91,7 @@ def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
             }
         ),
     ).stdout
-    assert changed.startswith(f"LossSpike does not fire at step {MILD + 2} of rank 0\n")
+    assert changed.startswith(f"LossSpike does not fire at step {MILD + 3} of rank 0\n")
     assert "FIRES AT" in changed
 
 

@@ -32,13 +32,13 @@ def test_a_jump_is_found_at_its_sample_and_described(at: int) -> None:
     assert (findings[0].alert, findings[0].at, findings[0].severity) == ("LossHardBatch", at, "info")
     assert f"at step {at}, 2." in findings[0].text
     assert "times the" in findings[0].text
-    assert (alarms(findings, "LossSpike")[0], findings[2].severity) == (at + 2, "info")
+    assert (alarms(findings, "LossSpike")[0], findings[2].severity) == (at + 3, "info")
 
 
 def test_it_is_over_when_five_samples_in_a_row_are_back() -> None:
-    findings = found(LossSpike(), column(_with(falling(600), 300, 2.5, 2.2, 1.8)))
-    assert ends(findings, "LossSpike") == [307]
-    assert "3 samples were above" in findings[-1].text
+    findings = found(LossSpike(), column(_with(falling(600), 300, 2.5, 2.2, 1.8, 1.6)))
+    assert ends(findings, "LossSpike") == [308]
+    assert "4 samples were above" in findings[-1].text
 
 
 def test_a_batch_that_is_hard_is_information_and_passes() -> None:
@@ -50,12 +50,12 @@ def test_a_batch_that_is_hard_is_information_and_passes() -> None:
     assert "a single hard batch" in findings[-1].text
 
 
-def test_a_seeming_hard_batch_is_a_spike_at_its_third_high_sample() -> None:
-    findings = found(LossSpike(), column(_with(falling(600), 300, 1.4, 1.4, 1.3)))
+def test_a_seeming_hard_batch_is_a_spike_at_its_fourth_high_sample() -> None:
+    findings = found(LossSpike(), column(_with(falling(600), 300, 1.4, 1.4, 1.3, 1.3)))
     assert [(finding.alert, finding.at, finding.over) for finding in findings[:3]] == [
         ("LossHardBatch", 300, False),
-        ("LossHardBatch", 302, True),
-        ("LossSpike", 302, False),
+        ("LossHardBatch", 303, True),
+        ("LossSpike", 303, False),
     ]
     assert "since step 300" in findings[2].text
 
@@ -76,8 +76,8 @@ def test_a_raised_learning_rate_is_named() -> None:
 
 
 def test_a_spike_hides_no_second_one() -> None:
-    values = _with(_with(falling(600), 300, 6.0, 5.0, 3.0), 340, 2.5, 2.5, 2.5)
-    assert {302, 342} <= set(alarms(found(LossSpike(), column(values)), "LossSpike"))
+    values = _with(_with(falling(600), 300, 6.0, 5.0, 4.0, 3.0), 340, 2.5, 2.5, 2.5, 2.5)
+    assert {303, 343} <= set(alarms(found(LossSpike(), column(values)), "LossSpike"))
 
 
 def test_a_loss_that_stays_high_is_no_spike_for_ever() -> None:
@@ -111,7 +111,7 @@ def test_a_loss_that_crosses_nought_is_quiet_and_its_jumps_are_found() -> None:
 
 
 def test_a_restart_ends_it_and_begins_anew() -> None:
-    values = _with(falling(400), 298, 2.5, 2.5, 2.5)[:301] + falling(400)[200:]
+    values = _with(falling(400), 297, 2.5, 2.5, 2.5, 2.5)[:301] + falling(400)[200:]
     samples = {"loss": column(values, [*range(301), *range(200, 400)])}
     findings = [one.finding for one in RankDetectors().evaluate(samples)]
     assert ends(findings, "LossSpike") == [301]
@@ -120,8 +120,8 @@ def test_a_restart_ends_it_and_begins_anew() -> None:
 
 
 def test_a_jump_after_a_level_that_fell_at_once_is_found() -> None:
-    values = [28 + 0.1 * (i % 3) for i in range(40)] + [2 - 0.02 * i for i in range(15)] + [5.8, 5.7, 5.6]
-    assert alarms(found(LossSpike(), column(values)), "LossSpike")[0] == 57
+    values = [28 + 0.1 * (i % 3) for i in range(40)] + [2 - 0.02 * i for i in range(15)] + [5.8, 5.7, 5.6, 5.5]
+    assert alarms(found(LossSpike(), column(values)), "LossSpike")[0] == 58
 
 
 def test_jumps_that_come_back_by_themselves_are_information_however_high() -> None:
@@ -142,15 +142,6 @@ def test_a_loss_with_few_digits_has_the_last_one_as_its_noise() -> None:
     values = [round(value, 4) for value in falling(1000, start=0.7, end=0.0001, noise=0.0)]
     assert not found(LossSpike(), column([*values, 0.0002, 0.0002, 0.0003, 0.0001]))
     assert found(LossSpike(), column([*values, 0.3]))
-
-
-def test_what_jumps_where_nearly_all_is_learnt_is_information_also_if_it_stays() -> None:
-    draw = random.Random(6)
-    values = [2.3 * 0.5 ** (i / 30) + 1e-4 * (1 + draw.gauss(0, 0.05)) for i in range(1000)]
-    values[700:740] = [0.01] * 40
-    assert alarms(found(LossSpike(), column(values)), "LossSpike") == []
-    values[700:740] = [0.2] * 40
-    assert alarms(found(LossSpike(), column(values)), "LossSpike")[0] == 702
 
 
 def test_a_huge_ratio_is_reported_as_more_than_a_thousand_times() -> None:

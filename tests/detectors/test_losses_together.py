@@ -75,7 +75,7 @@ def test_each_finding_is_over_only_after_it_was_found(
 def test_a_rank_pushed_in_rows_finds_what_it_does_in_one_push() -> None:
     loss, norm = falling(500), falling(500, start=2, end=1, seed=3)
     rate = [1e-3] * 295 + [1.5e-3] * 205
-    loss[300:303], norm[302], loss[400] = [1.4 * value for value in loss[300:303]], 9.0, loss[400] * 1.4
+    loss[300:304], norm[303], loss[400] = [1.4 * value for value in loss[300:304]], 9.0, loss[400] * 1.4
     keys = {"train/loss": loss, "grad_norm": norm, "lr": rate}
     rows, whole = RankDetectors(), RankDetectors()
     by_row = [
@@ -88,7 +88,7 @@ def test_a_rank_pushed_in_rows_finds_what_it_does_in_one_push() -> None:
     assert of_loss == [finding for key, finding in by_row if key == "train/loss"]
     assert [(finding.alert, finding.at) for finding in of_loss if not finding.over] == [
         ("LossHardBatch", 300),
-        ("LossSpike", 302),
+        ("LossSpike", 303),
         ("LossHardBatch", 400),
     ]
     assert "the gradient norm agrees" in of_loss[2].text

@@ -6,6 +6,7 @@ a detection at a sample depends only on that sample and those before it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from trackside_daemon.model.finding import SEVERITIES
@@ -108,6 +109,7 @@ def slower(value: float, usual: float, since: float) -> dict[str, float]:
     return {"value": value, "usual": usual, "since": since}
 
 
+@dataclass(slots=True)
 class SlowSteps:
     """The slow steps of a rank that no schedule explains, reported or not.
 
@@ -116,13 +118,11 @@ class SlowSteps:
         seconds: The seconds that they lost.
     """
 
-    __slots__ = ("count", "seconds")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.seconds = 0.0
+    count: int = 0
+    seconds: float = 0.0
 
 
+@dataclass(slots=True)
 class Context:
     """Facts about a rank other than the samples of the detector's key. The caller of the detectors maintains it.
 
@@ -142,30 +142,16 @@ class Context:
         total_steps: The steps that the run is to make; None if it does not state them.
     """
 
-    __slots__ = (
-        "derived",
-        "gradients",
-        "learning_rate",
-        "losses",
-        "phase",
-        "rates",
-        "rates_raised",
-        "restarts",
-        "slow",
-        "total_steps",
-    )
-
-    def __init__(self) -> None:
-        self.phase = ""
-        self.derived = False
-        self.learning_rate: float | None = None
-        self.rates: dict[int, float] = {}
-        self.rates_raised: list[int] = []
-        self.losses: dict[int, float] = {}
-        self.gradients: dict[int, float] = {}
-        self.restarts: dict[int, bool] = {}
-        self.slow = SlowSteps()
-        self.total_steps: int | None = None
+    phase: str = ""
+    derived: bool = False
+    learning_rate: float | None = None
+    rates: dict[int, float] = field(default_factory=dict)
+    rates_raised: list[int] = field(default_factory=list)
+    losses: dict[int, float] = field(default_factory=dict)
+    gradients: dict[int, float] = field(default_factory=dict)
+    restarts: dict[int, bool] = field(default_factory=dict)
+    slow: SlowSteps = field(default_factory=SlowSteps)
+    total_steps: int | None = None
 
     def rate_at(self, step: int) -> float | None:
         """Return the learning rate at a recent step; None before the first."""
@@ -198,6 +184,7 @@ class Explains(Protocol):
         """Yield the tests of the last samples."""
 
 
+@dataclass(slots=True)
 class Streak:
     """Samples in a row that have something in common.
 
@@ -206,10 +193,8 @@ class Streak:
         since: The step of the first; without meaning while there is none.
     """
 
-    __slots__ = ("count", "since")
-
-    def __init__(self) -> None:
-        self.count = self.since = 0
+    count: int = 0
+    since: int = 0
 
     def add(self, step: int) -> None:
         """Add the next sample."""
@@ -264,14 +249,15 @@ class Firing:
     def __init__(self) -> None:
         self._severity: dict[tuple[str, str], Severity] = {}
 
-    def apply(self, key: str, detection: Detection) -> State | None:
-        """Apply a detection for a key, and return the new state of its alert; None if nothing changes."""
+    def apply(self, key: str, detection: Detection) -> tuple[State, Severity] | None:
+        """Apply a detection for a key; return state and severity of its alert, which ends as severe as it was. None if nothing changes."""
         alert = (detection.alert, key)
         if detection.over:
-            return None if self._severity.pop(alert, None) is None else "resolved"
+            severity = self._severity.pop(alert, None)
+            return severity and ("resolved", severity)
         state: State = "repeated" if alert in self._severity else "firing"
         self._severity[alert] = detection.severity
-        return state
+        return state, detection.severity
 
     def end(self) -> Iterator[tuple[str, str, Severity]]:
         """Resolve all alerts; return name, key and severity of each."""
@@ -281,7 +267,3 @@ class Firing:
     def now(self) -> set[tuple[str, str]]:
         """Return name and key of each firing alert."""
         return set(self._severity)
-
-    def severity(self, key: str, detection: Detection) -> Severity:
-        """Return the severity of the firing alert, else that of the detection: an end is as severe as its alert."""
-        return self._severity.get((detection.alert, key), detection.severity)

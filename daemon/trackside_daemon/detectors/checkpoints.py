@@ -6,6 +6,7 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.run_view import RunAlert
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.checkpoint import DAMAGED, reported_step
 from trackside_daemon.model.text import duration
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.run_view import RunClock, RunProgress
     from trackside_daemon.model.checkpoint import Checkpoint
     from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.records import Alert, Event
+    from trackside_daemon.model.records import Event
 
 INTERVALS = 16  # number of recent intervals between checkpoints that are kept
 ENOUGH = 2  # intervals needed before a checkpoint can be overdue: three checkpoints
 SAME = 10.0  # seconds within which the events of several ranks count as one checkpoint
 
 
-class CheckpointOverdue:
+class CheckpointOverdue(RunAlert):
     """`CheckpointOverdue` of one run, from the ``checkpoint`` events of the training, and from what the audits find.
 
     Args:
@@ -34,11 +35,12 @@ class CheckpointOverdue:
     """
 
     alert = "CheckpointOverdue"
+    ends = "has saved a checkpoint, or has ended"
 
     def __init__(
         self, run: RunProgress, overdue: float = DEFAULTS.checkpoint_ratio, least: float = DEFAULTS.checkpoint_after
     ) -> None:
-        self._run = run
+        super().__init__(run)
         self._overdue, self._least = overdue, least
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
         self._last: float | None = None
@@ -46,12 +48,6 @@ class CheckpointOverdue:
         self._before: tuple[float | None, int | None] = None, None
         self._damaged = ""
         self._found = (0.0, 0)
-        self._firing = False
-        self._restored: Alert | None = None
-
-    def restore(self, kept: Alert) -> None:
-        """Continue an alert of the previous daemon until the next checkpoint."""
-        self._restored, self._firing = kept, True
 
     def saved(self, event: Event, at: float) -> None:
         """Record a checkpoint that was reported at *at*, in watched seconds."""
@@ -77,9 +73,7 @@ class CheckpointOverdue:
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
-        if self._restored is not None:
-            yield self._run.restored_finding(self._restored, clock.now)
-            self._restored = None
+        yield from self.restored(clock)
         if self._last is None or len(self._intervals) < ENOUGH:
             return
         passed = clock.at - self._last
@@ -93,13 +87,6 @@ class CheckpointOverdue:
         if passed > self._overdue * usual and not self._run.stalled:
             self._firing = True
             yield self._finding(passed, usual, clock)
-
-    def end(self, clock: RunClock) -> Iterator[Finding]:
-        """End the alert, after a checkpoint or with the run."""
-        if self._firing:
-            text = f"run {self._run.name} has saved a checkpoint, or has ended"
-            yield self._run.finding("CheckpointOverdue", "warning", clock.now, text, over=True)
-        self._firing = False
 
     def _finding(self, passed: float, usual: float, clock: RunClock) -> Finding:
         run = self._run

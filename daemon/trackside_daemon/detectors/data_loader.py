@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.run_view import RunAlert
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.text import duration, percent
 from trackside_daemon.model.troubles import TROUBLES
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.run_view import RunClock, RunProgress
     from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.records import Alert
 
 # A window has STEPS steps and LEAST_SECONDS or more, or SECONDS seconds and LEAST_STEPS or more.
 STEPS, LEAST_STEPS = 100, 5
@@ -24,30 +24,23 @@ CALM = 2 / 3  # an alert ends below this part of the share of time with which it
 WINDOWS = 2  # consecutive windows needed to begin and to end an alert
 
 
-class DataLoader:
+class DataLoader(RunAlert):
     """`DataLoaderBottleneck` of one run: the mean share of time its ranks wait exceeds *share*."""
 
     alert = "DataLoaderBottleneck"
+    ends = "no longer waits for its data"
 
     def __init__(self, run: RunProgress, share: float = DEFAULTS.data_wait_ratio) -> None:
-        self._run = run
+        super().__init__(run)
         self._share = share
         self._began: float | None = None
         self._steps = self._waited = self._first = 0.0
         self._in_a_row = 0
-        self._firing = False
-        self._restored: Alert | None = None
-
-    def restore(self, kept: Alert) -> None:
-        """Continue an alert of the previous daemon until two windows end it."""
-        self._restored, self._firing = kept, True
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed, once per window."""
         run = self._run
-        if self._restored is not None:
-            yield run.restored_finding(self._restored, clock.now)
-            self._restored = None
+        yield from self.restored(clock)
         if not run.waiting:
             return
         if self._began is None:
@@ -63,13 +56,6 @@ class DataLoader:
         self._begin(clock)
         yield from self._judge(share, seconds / steps, clock, starts=first > waited / 2)
 
-    def end(self, clock: RunClock) -> Iterator[Finding]:
-        """End the alert, because the run waits little or has ended."""
-        if self._firing:
-            text = f"run {self._run.name} no longer waits for its data"
-            yield self._run.finding("DataLoaderBottleneck", "warning", clock.now, text, over=True)
-        self._firing, self._in_a_row = False, 0
-
     def _begin(self, clock: RunClock) -> None:
         run = self._run
         self._began, self._steps, self._waited, self._first = clock.at, run.steps, run.waited, run.waited_first
@@ -79,10 +65,11 @@ class DataLoader:
         self._in_a_row = self._in_a_row + 1 if changes else 0
         if self._in_a_row < WINDOWS:
             return
+        self._in_a_row = 0
         if self._firing:
             yield from self.end(clock)
             return
-        self._firing, self._in_a_row = True, 0
+        self._firing = True
         run = self._run
         summary = (
             f"run {run.name} spends {percent(share)} of its time waiting for data: {duration(share * step)} of the {duration(step)} "

@@ -8,7 +8,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Episode, Streak
-from trackside_daemon.detectors.learnt import FIRST
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.records import STEP
 from trackside_daemon.model.robust import NORMAL, SortedWindow
@@ -28,6 +27,7 @@ BLOCK = 10  # the long memory: the medians of the last BLOCKS blocks of BLOCK sa
 BLOCKS = 50
 SETTLED = 20  # of them, before which a norm falls because the training has just begun
 
+FIRST = 5  # norms whose median is that of the start
 LEAST = 1e-30  # smaller norms count as this value, because zero has no logarithm
 NOTHING = 1e-8  # a smaller norm has vanished, whatever it was before
 VANISHED = 20  # consecutive low samples that make an alert, and consecutive normal ones that end it
@@ -101,26 +101,6 @@ class LongMemory:
         return max(0.0, self._level.median() - log(loss)) if len(self._level) and 0 < loss < inf else 0.0
 
 
-class Explosion(Episode):
-    """An explosion of the gradients.
-
-    Args:
-        before: The level before it, as a logarithm.
-        since: When it began, in Unix seconds.
-        step: The step at which it began.
-
-    Attributes:
-        great: Samples far above that level, and above the first norms.
-    """
-
-    __slots__ = ("before", "great", "since", "step")
-
-    def __init__(self, before: float, since: float, step: int) -> None:
-        super().__init__("GradientExplosion")
-        self.before, self.since, self.step = before, since, step
-        self.great = 0
-
-
 class Gradient:
     """Gradient norms, compared by their logarithm because norms differ by factors.
 
@@ -151,7 +131,9 @@ class Gradient:
         self._first: list[float] = []
         self._step = self._gap = self._odd = 0
         self._high: deque[int] = deque(maxlen=OFTEN)
-        self._explosion: Explosion | None = None
+        self._explosion, self._great = Episode("GradientExplosion"), 0
+        self._before = (0.0, 0.0, 0)
+        """The level before the explosion, as a logarithm, and its first time and step."""
         self._vanishing, self._low = Episode("GradientVanishing"), Streak()
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
@@ -171,7 +153,7 @@ class Gradient:
             if len(near.ordered) == NEAR:
                 # Of several norms, that of the whole model comes first; exp() raises OverflowError above 709.
                 context.gradients.setdefault(step, exp(min(over, 700.0)))
-                if over > self._times or self._explosion is not None:
+                if over > self._times or self._explosion.fires:
                     yield from self._judge(at, step, time, size, over)
             loss = context.losses.get(step)
             if loss is not None:
@@ -193,27 +175,27 @@ class Gradient:
         if over > self._times and len(self._off) >= ENOUGH and over > SCALES * (NORMAL * self._off.median()):
             self._high.append(self._index)
             often = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
-            if self._explosion is None and (often or over > log(AT_ONCE)):
-                self._explosion = Explosion(size - over, time, step)
+            if not self._explosion.fires and (often or over > log(AT_ONCE)):
+                self._before, self._great = (size - over, time, step), 0
                 yield self._explosion.report("info", at, _exploded(step, size, over))
-        if self._explosion is not None:
-            yield from self._follow(self._explosion, at, step, time, size)
+        if self._explosion.fires:
+            yield from self._follow(at, step, time, size)
 
-    def _follow(self, explosion: Explosion, at: int, step: int, time: float, size: float) -> Iterator[Detection]:
-        """Yield how an explosion goes on, compared with the level before it."""
-        over = size - explosion.before
+    def _follow(self, at: int, step: int, time: float, size: float) -> Iterator[Detection]:
+        """Yield how an explosion goes on, compared with the level before it, and with the first norms."""
+        explosion, (before, since, first) = self._explosion, self._before
+        over = size - before
         explosion.follow(calm=over <= self._times)
-        explosion.great += over > log(AT_ONCE) and size > log(max(LEAST, median(self._first)))
+        self._great += over > log(AT_ONCE) and size > log(max(LEAST, median(self._first)))
         if explosion.calm >= CALM or explosion.seen > USUAL:
-            self._explosion = None
             yield explosion.end(at, f"the gradient norm is {_norm(size)} at step {step:,}, back at its recent level")
-        elif explosion.seen >= LASTS and explosion.great >= MOSTLY * explosion.seen and over > log(AT_ONCE):
+        elif explosion.seen >= LASTS and self._great >= MOSTLY * explosion.seen and over > log(AT_ONCE):
             # A log may have no times.
-            lasts = explosion.seen >= 2 * LASTS and not time - explosion.since < self._after
+            lasts = explosion.seen >= 2 * LASTS and not time - since < self._after
             severity: Severity = "critical" if lasts and over > log(CRITICAL) else "warning"
             if explosion.worsens(severity):
-                lasted = f", and has been high for {step - explosion.step:,} steps, since step {explosion.step:,}"
-                yield explosion.report(severity, at, _exploded(step, size, over) + lasted, {STEP: explosion.step})
+                lasted = f", and has been high for {step - first:,} steps, since step {first:,}"
+                yield explosion.report(severity, at, _exploded(step, size, over) + lasted, {STEP: first})
 
     def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
         memory, vanishing = self._memory, self._vanishing

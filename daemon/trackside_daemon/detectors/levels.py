@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from math import isfinite, sqrt
 from typing import TYPE_CHECKING
 
@@ -18,63 +17,18 @@ if TYPE_CHECKING:
 _MEDIAN = 1.2533  # standard error of a median, in those of a mean
 
 
-class Levels:
-    """The last *now* samples, and the *usual* samples before them.
-
-    Args:
-        now: Samples of the present level.
-        usual: Samples of the level before.
-
-    Attributes:
-        recent: The last samples.
-        before: The samples before those.
-    """
-
-    __slots__ = ("_now", "before", "recent")
-
-    def __init__(self, now: int, usual: int) -> None:
-        self._now = now
-        self.recent = SortedWindow(now)
-        self.before = SortedWindow(usual)
-
-    def add(self, value: float, *, learns: bool = True) -> None:
-        """Add a finite sample; the one that is no longer recent joins those before, if the level *learns*."""
-        if len(self.recent) == self._now and learns:
-            self.before.add(self.recent.arrived[0])
-        self.recent.add(value)
-
-    @property
-    def is_full(self) -> bool:
-        """There are enough samples of the present level."""
-        return len(self.recent) == self._now
-
-    @property
-    def now(self) -> float:
-        """The median of the last samples."""
-        return self.recent.median()
-
-    @property
-    def usual(self) -> float:
-        """The median of the samples before; there must be one."""
-        return self.before.median()
-
-    def error(self) -> float:
-        """Return the standard error of `now`, by the scatter of the samples before."""
-        return _MEDIAN * self.before.spread() / sqrt(self._now)
-
-
 class SampleAlert:
     """A detector that evaluates each finite sample, and fires from one of them to a later one. Subclasses define `judge`.
 
     Attributes:
         alerts: The alert's name.
-        severity: Its severity.
+        severity: Its severity, a warning unless the class has another.
         firing: It fires.
         firing_for: The samples for which it has fired.
     """
 
     alerts: tuple[str, ...]
-    severity: Severity
+    severity: Severity = "warning"
 
     def __init__(self) -> None:
         self.firing = False
@@ -98,13 +52,13 @@ class SampleAlert:
 
 
 class LevelAlert(SampleAlert):
-    """A detector that compares the level of the last samples with that before. Subclasses define `judge_levels`.
+    """A detector that compares the level of the last samples with that before. Subclasses define `judge_level`.
 
     Attributes:
         spans: Samples of the present level, and of the level before, which does not follow while the alert fires.
         least: Samples of the level before that are needed.
         signed: The sign of a sample counts.
-        levels: The two levels.
+        before: The samples of the level before.
     """
 
     spans: tuple[int, int]
@@ -113,32 +67,26 @@ class LevelAlert(SampleAlert):
 
     def __init__(self) -> None:
         super().__init__()
-        self.levels = Levels(*self.spans)
+        self._recent, self.before = map(SortedWindow, self.spans)
+
+    @property
+    def usual(self) -> float:
+        """The median of the samples before; there must be one."""
+        return self.before.median()
+
+    def error(self) -> float:
+        """Return the standard error of the present level, by the scatter of the samples before."""
+        return _MEDIAN * self.before.spread() / sqrt(self.spans[0])
 
     def judge(self, step: int, value: float) -> str | None:
         """Add the sample, and judge when there are enough."""
-        self.levels.add(value if self.signed else abs(value), learns=not self.firing)
-        return self.judge_levels(step) if self.levels.is_full and len(self.levels.before) >= self.least else None
+        recent = self._recent
+        if len(recent) == self.spans[0] and not self.firing:
+            self.before.add(recent.arrived[0])
+        recent.add(value if self.signed else abs(value))
+        enough = len(recent) == self.spans[0] and len(self.before) >= self.least
+        return self.judge_level(step, recent.median()) if enough else None
 
-    def judge_levels(self, step: int) -> str | None:
-        """Return what changes at the sample of this step; None if nothing does."""
+    def judge_level(self, step: int, now: float) -> str | None:
+        """Return what changes at the sample of this step, with the median of the last samples; None if nothing does."""
         raise NotImplementedError
-
-
-class Shares:
-    """The mean of the last samples."""
-
-    __slots__ = ("_samples", "_size", "_sum")
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._sum = 0.0
-        self._samples: deque[float] = deque()
-
-    def add(self, value: float) -> float | None:
-        """Add a sample, and return the mean; None as long as there are too few."""
-        self._samples.append(value)
-        self._sum += value
-        if len(self._samples) > self._size:
-            self._sum -= self._samples.popleft()
-        return self._sum / self._size if len(self._samples) == self._size else None

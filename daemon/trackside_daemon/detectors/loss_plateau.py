@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE, Episode, Streak, Test
+from trackside_daemon.detectors.levels import SampleAlert
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number, percent
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.base import Column, Context, Detection
+    from trackside_daemon.model.finding import Severity
 
 BLOCK, BLOCKS = 25, 20  # samples in the smallest block, and blocks that are compared: 500 samples
 
@@ -175,29 +177,26 @@ class Frozen:
                 yield episode.report("warning", at, f"{text}: the optimizer is without effect")
 
 
-class LossRepeats:
+class LossRepeats(SampleAlert):
     """`LossPlateau`: the loss, other than zero, is the same for 30 samples and 100 steps, and always differed before."""
 
     alerts: tuple[str, ...] = ("LossPlateau",)
+    severity: Severity = "info"
 
     def __init__(self) -> None:
+        super().__init__()
         self._value = 0.0
-        self._since = 0
-        self._equal = 0
-        self._differed = 0
-        self._episode = Episode("LossPlateau")
+        self._since = self._equal = self._differed = 0
 
-    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
-        """Yield what the next losses show."""
-        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
-            if value != self._value or step < self._since:
-                if self._episode.fires:
-                    yield self._episode.end(at, f"loss {number(value)} moves again")
-                self._differed = 0 if self._equal else self._differed + 1
-                self._value, self._since, self._equal = value, step, 0
-                continue
-            self._equal += 1
-            covers = self._equal >= EQUAL and step - self._since >= COVERED
-            if covers and not self._episode.fires and self._differed >= DIFFERED and value:
-                text = f"loss {number(value)} repeats exactly from step {number(self._since)} to step {number(step)}"
-                yield self._episode.report("info", at, f"{text}: the weights seem not to change")
+    def judge(self, step: int, value: float) -> str | None:
+        """Return what changes at this loss."""
+        if value != self._value or step < self._since:
+            self._differed = 0 if self._equal else self._differed + 1
+            self._value, self._since, self._equal = value, step, 0
+            return f"loss {number(value)} moves again" if self.firing else None
+        self._equal += 1
+        covers = self._equal >= EQUAL and step - self._since >= COVERED
+        if self.firing or not (covers and self._differed >= DIFFERED and value):
+            return None
+        text = f"loss {number(value)} repeats exactly from step {number(self._since)} to step {number(step)}"
+        return f"{text}: the weights seem not to change"

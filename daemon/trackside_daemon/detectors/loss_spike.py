@@ -1,10 +1,7 @@
 """A loss that jumps and stays up for some samples, and a batch that is hard to learn.
 
-One high sample or two are a hard batch: real runs have many, and they do no harm. Three make it a spike, if most samples
+Up to three high samples are a hard batch: real runs have many, and they do no harm. Four make it a spike, if most samples
 since the jump are high. Both are information: `LossDiverging` warns if the loss does not come back.
-
-Late in a training, the loss of some batches is many times that of the others and still close to zero. What undoes next to
-nothing of what was learnt is no spike.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE, Episode, Test
-from trackside_daemon.detectors.learnt import MUCH, Learnt
 from trackside_daemon.detectors.outlier import Jump, Jumps
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.records import STEP
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
 
 MOVED = 2.0  # factor over its own median from which a gradient norm moved together with the loss
 
-SEVERAL = 3  # high samples that are a spike and not a hard batch
+SEVERAL = 4  # high samples that are a spike and not a hard batch
 
 # Consecutive samples at the old level that end a spike; samples above it after which it is no longer a spike.
 BACK, GIVEN_UP = 5, 64
@@ -45,12 +41,10 @@ class LossSpike:
         self._begun = Jump(0.0, 0.0, 0.0)
         self._first = 0
         self._high = 0  # samples above the level before, since the jump
-        self._learnt = Learnt()
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
         jumps = self._jumps
-        self._learnt.add(column.values)
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
@@ -83,9 +77,7 @@ class LossSpike:
             was = "a single hard batch" if self._high == 1 else f"{self._high} samples were above"
             yield firing.end(at, f"loss is back at {number(value)} at step {number(step)}: {was}")
         elif high:
-            matters = self._learnt.lost(height, begun.before) >= MUCH
-            several = SEVERAL <= self._high > (firing.seen + 1) / 2
-            if batch.fires and several and matters:
+            if batch.fires and SEVERAL <= self._high > (firing.seen + 1) / 2:
                 yield batch.end(at, "it is more than a single batch")
                 text = _text(step, value, begun._replace(height=height), context)
                 yield spike.report("info", at, f"{text}, and since step {number(self._first)}", {STEP: self._first})

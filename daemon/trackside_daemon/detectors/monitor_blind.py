@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.run_view import RunAlert
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.text import number
@@ -21,62 +22,36 @@ QUIET = 300.0  # seconds without a further loss after which the alert ends
 MANY = 10  # Lost messages from which the severity is warning. Fewer are a gap of seconds, reported as info.
 
 
-class Growing:
-    """A counter of losses, which should not grow. Times are watched seconds.
-
-    Attributes:
-        at: Time of the last growth; None while the counter is at rest.
-        lost: Growth since the counter was last at rest.
-    """
-
-    __slots__ = ("_count", "_since", "at", "lost")
-
-    def __init__(self, count: float) -> None:
-        self._count = count
-        self._since = count
-        self.at: float | None = None
-        self.lost = 0.0
-
-    def begins_to_grow(self, count: float, at: float) -> bool:
-        """Set the counter to *count* and return whether it begins to grow."""
-        grows, began = count > self._count, self.at is None
-        if grows:
-            self._since = self._count if began else self._since
-            self.at, self.lost = at, count - self._since
-        self._count = count
-        return grows and began
-
-    def ends(self, at: float) -> bool:
-        """Return whether it stopped growing QUIET seconds ago, once."""
-        over = self.at is not None and at - self.at > QUIET
-        if over:
-            self.at = None
-        return over
-
-
 class PipelineBlind:
     """`MonitorBlind` for stages of the pipeline that fail."""
 
     def __init__(self) -> None:
-        self._stages: dict[str, Growing] = {}
+        self._failures: dict[str, float] = {}
+        self._failing: dict[str, float] = {}
+        """When each stage with an alert failed last, in watched seconds."""
 
     def evaluate(self, samples: Sequence[Sample], clock: RunClock) -> Iterator[Finding]:
         """Yield findings from the failure counters of the pipeline, once per tick."""
         for metric, labels, value in samples:
             if metric is not daemon.PIPELINE_FAILURES or not isinstance(value, (int, float)):
                 continue
-            stage = self._stages.setdefault(labels[0], Growing(0.0))
-            where = (("stage", labels[0]),)
-            if stage.begins_to_grow(value, clock.at):
-                text = f"the daemon's {labels[0]} has failed on {number(stage.lost)} {'batch' if stage.lost == 1 else 'batches'}"
-                advice = TROUBLES["MonitorBlind"].advice(labels[0])
-                yield Finding("MonitorBlind", "warning", where, clock.now, text, advice)
-            elif stage.ends(clock.at):
-                text = f"the daemon's {labels[0]} has not failed for {QUIET / 60:g} min"
+            stage, where = labels[0], (("stage", labels[0]),)
+            more = value - self._failures.get(stage, 0.0)
+            self._failures[stage] = value
+            if more > 0:
+                if stage not in self._failing:
+                    text = f"the daemon's {stage} has failed on {number(more)} {'batch' if more == 1 else 'batches'}"
+                    yield Finding(
+                        "MonitorBlind", "warning", where, clock.now, text, TROUBLES["MonitorBlind"].advice(stage)
+                    )
+                self._failing[stage] = clock.at
+            elif clock.at - self._failing.get(stage, clock.at) > QUIET:
+                del self._failing[stage]
+                text = f"the daemon's {stage} has not failed for {QUIET / 60:g} min"
                 yield Finding("MonitorBlind", "warning", where, clock.now, text, over=True)
 
 
-class RunBlind:
+class RunBlind(RunAlert):
     """`MonitorBlind` of one run whose clients dropped messages, because the spool was full while no daemon accepted them.
 
     Values that are not numbers do not count: the client names their keys in the log of the training.
@@ -85,7 +60,7 @@ class RunBlind:
     alert = "MonitorBlind"
 
     def __init__(self, run: RunProgress) -> None:
-        self._run = run
+        super().__init__(run)
         self._lost = 0
         self._at = 0.0
         self._severity: Severity | None = None

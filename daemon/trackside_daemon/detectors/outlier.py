@@ -9,7 +9,7 @@ The law was fitted to people's labels of real training logs. Where such jumps co
 from __future__ import annotations
 
 from collections import deque
-from math import inf, log
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,10 +40,6 @@ It catches what the 128 distances hide when the noise was larger a while ago.
 # outliers has them by nature, as diffusion, flows and small batches do. Blocks, because a jump may last.
 UNLIKE, LIKE = 1.5, 7
 BLOCK, BLOCKS = 8, 64
-
-# Standard deviations of the logarithm by which it must stand out too, because noise in proportion to the level has a long
-# tail upwards. The lower quartile is at least this fraction of the median: distances of another level may reach below zero.
-LOGS, LOWEST = 1.5, 1e-3
 
 # Noise that grew by this factor in the last 12 distances replaces the older one, as after a change of the learning
 # rate.
@@ -129,10 +125,11 @@ class Jumps:
         self._judged = self._count + 1, tests
         if height - centre < self._law[0][0] * noise and height < self._great * abs(before):
             return None
-        if len(self._peaks) >= LIKE:
-            tests.append(Test("rise, with those of recent blocks", height, UNLIKE * self._peaks.ordered[-LIKE]))
-        if self._is_usual(before, height):
-            return None
+        peaks = self._peaks.ordered
+        if len(peaks) >= LIKE:  # else few jumps are known, and none is usual
+            tests.append(Test("rise, with those of recent blocks", height, UNLIKE * peaks[-LIKE]))
+            if height < UNLIKE * peaks[-LIKE]:
+                return None
         lately = [abs(other - centre) for other in self._recent]
         if len(lately) >= SHORTLY:
             shortly = NORMAL * median(lately[-SHORTLY:])
@@ -146,18 +143,6 @@ class Jumps:
         if deviations >= needed or self._is_great(before, height, centre, lately):
             return Jump(before, noise, height)
         return None
-
-    def _is_usual(self, before: float, height: float) -> bool:
-        """Return whether such a height has come often lately, or is small for noise that is proportional to the level."""
-        peaks = self._peaks.ordered
-        if len(peaks) >= LIKE and height < UNLIKE * peaks[-LIKE]:
-            return True
-        ordered = self._usual.ordered
-        low, middle, high = (before + ordered[len(ordered) * quarter // 4] for quarter in (1, 2, 3))
-        if min(self._near.ordered[0], LOWEST * middle) <= 0:
-            return False
-        spread = log(high / max(low, LOWEST * middle)) / 1.349  # as in `SortedWindow.spread`
-        return log((before + height) / middle) < LOGS * spread
 
     def _is_great(self, before: float, height: float, centre: float, lately: list[float]) -> bool:
         if self._near.ordered[0] <= 0 or height < self._great * before or height < GREAT[1] * max(self._recent):

@@ -45,9 +45,7 @@ class Longest:
     __slots__ = ("_before", "_count", "_current", "_since")
 
     def __init__(self) -> None:
-        self._current = 0.0
-        self._before = 0.0
-        self._since = 0.0
+        self._current = self._before = self._since = 0.0
         self._count = 0
 
     def add(self, gap: float, at: float) -> None:

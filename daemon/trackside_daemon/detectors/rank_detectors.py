@@ -49,69 +49,47 @@ _OF_ANSWERS = frozenset(
 # Roles whose samples are not pushed with the others: the duration of a step comes with the next step.
 _APART = ("", "duration", "memory")
 
-# Detectors of a key by its role: their classes, and for each argument the threshold that it gets. ``lost`` is no threshold, but the
-# least loss by slow steps in seconds.
-_DETECTORS: dict[str, dict[Callable[..., Detector], dict[str, str]]] = {
-    "rate": {
-        LearningRate: {
-            "most": "learning_rate_most",
-            "least": "learning_rate_least",
-            "jump": "learning_rate_jump_ratio",
-        }
-    },
-    "part": {NonFiniteNorm: {}},
-    "gradient": {
-        NonFiniteNorm: {},
-        Gradient: {
-            "times": "gradient_explosion_ratio",
-            "vanished": "gradient_vanishing_ratio",
-            "after": "critical_after",
-        },
-    },
-    "loss": {
-        NonFinite: {},
-        LossRestart: {},
-        LossSpike: {"scales": "loss_spike_scales", "ratio": "loss_spike_ratio"},
-        LossDiverging: {"ratio": "loss_diverging_ratio", "after": "critical_after"},
-        LossPlateau: {"ratio": "loss_plateau_ratio"},
-        LossRepeats: {},
-    },
-    "update": {Frozen: {}},
-    "evaluation": {NonFinite: {}, Overfitting: {}},
-    "objective": {NonFinite: {}},
-    "duration": {
-        SlowStep: {"ratio": "slow_step_ratio", "scales": "slow_step_scales", "lost": "lost"},
-        Throughput: {"ratio": "throughput_ratio", "lost": "lost"},
-        SlowDrift: {"ratio": "throughput_ratio", "lost": "lost"},
-    },
-    "memory": {MemoryLeak: {"grew": "leak_ratio"}},
-    "reward": {rl.RewardCollapse: {"share": "reward_collapse_ratio"}},
-    "reward_std": {rl.ZeroSpread: {}},
-    "kl": {NonFinite: {}, rl.KlBlowup: {"most": "kl_most"}},
-    "update_kl": {NonFinite: {}, rl.KlBlowup: {"most": "update_kl_most"}},
-    "entropy": {NonFinite: {}, rl.EntropyCollapse: {}},
-    "response_length": {rl.LengthBlowup: {}},
-    "truncated_ratio": {rl.Truncation: {"most": "truncated_ratio"}},
-    "zero_variance_ratio": {rl.ZeroVariance: {"most": "no_signal_ratio"}},
-    "train_inference_mismatch": {rl.Mismatch: {"most": "mismatch_most"}},
-    "importance_ratio": {rl.ImportanceRatio: {"most": "importance_ratio_most"}},
+# Makes the detectors of a key of each role from the thresholds *t* and the seconds that slow steps must lose at least.
+_DETECTORS: dict[str, Callable[[DetectorThresholds, float], tuple[Detector, ...]]] = {
+    "rate": lambda t, _: (
+        LearningRate(most=t.learning_rate_most, least=t.learning_rate_least, jump=t.learning_rate_jump_ratio),
+    ),
+    "part": lambda *_: (NonFiniteNorm(),),
+    "gradient": lambda t, _: (
+        NonFiniteNorm(),
+        Gradient(times=t.gradient_explosion_ratio, vanished=t.gradient_vanishing_ratio, after=t.critical_after),
+    ),
+    "loss": lambda t, _: (
+        NonFinite(),
+        LossRestart(),
+        LossSpike(scales=t.loss_spike_scales, ratio=t.loss_spike_ratio),
+        LossDiverging(ratio=t.loss_diverging_ratio, after=t.critical_after),
+        LossPlateau(ratio=t.loss_plateau_ratio),
+        LossRepeats(),
+    ),
+    "update": lambda *_: (Frozen(),),
+    "evaluation": lambda *_: (NonFinite(), Overfitting()),
+    "objective": lambda *_: (NonFinite(),),
+    "duration": lambda t, lost: (
+        SlowStep(ratio=t.slow_step_ratio, scales=t.slow_step_scales, lost=lost),
+        Throughput(ratio=t.throughput_ratio, lost=lost),
+        SlowDrift(ratio=t.throughput_ratio, lost=lost),
+    ),
+    "memory": lambda t, _: (MemoryLeak(grew=t.leak_ratio),),
+    "reward": lambda t, _: (rl.RewardCollapse(t.reward_collapse_ratio),),
+    "reward_std": lambda *_: (rl.ZeroSpread(),),
+    "kl": lambda t, _: (NonFinite(), rl.KlBlowup(t.kl_most)),
+    "update_kl": lambda t, _: (NonFinite(), rl.KlBlowup(t.update_kl_most)),
+    "entropy": lambda *_: (NonFinite(), rl.EntropyCollapse()),
+    "response_length": lambda *_: (rl.LengthBlowup(),),
+    "truncated_ratio": lambda t, _: (rl.Truncation(t.truncated_ratio),),
+    "zero_variance_ratio": lambda t, _: (rl.ZeroVariance(t.no_signal_ratio),),
+    "train_inference_mismatch": lambda t, _: (rl.Mismatch(t.mismatch_most),),
+    "importance_ratio": lambda t, _: (rl.ImportanceRatio(t.importance_ratio_most),),
 }
 
-
-def made_with(
-    made: Callable[..., Detector], arguments: Mapping[str, str], thresholds: DetectorThresholds, lost: float
-) -> Detector:
-    """Return a new detector of the table."""
-    settings = {**dict(thresholds), "lost": lost}
-    return made(**{argument: settings[setting] for argument, setting in arguments.items()})
-
-
 # All alerts that they can detect.
-ALERTS = tuple(
-    dict.fromkeys(
-        alert for of in _DETECTORS.values() for one in of.items() for alert in made_with(*one, DEFAULTS, 0.0).alerts
-    )
-)
+ALERTS = tuple(dict.fromkeys(alert for of in _DETECTORS.values() for one in of(DEFAULTS, 0.0) for alert in one.alerts))
 
 # A rank that pushes the first key gets the second from the daemon, once all ranks have pushed theirs.
 SHARDED, WHOLE = "grad_norm_local_squared", "grad_norm"
@@ -183,8 +161,7 @@ class RankDetectors:
             if key not in self._of:
                 if len(self._of) >= KEYS:
                     continue
-                of = _DETECTORS[self._detected_as(key, role)].items()
-                self._of[key] = tuple(made_with(*one, self._thresholds, self._lost) for one in of)
+                self._of[key] = _DETECTORS[self._detected_as(key, role)](self._thresholds, self._lost)
             yield from self._detect(key, column)
             if role == "loss" and self._is_total(key) and not self._roles.stated(key):
                 self._note_reading(key)

@@ -185,10 +185,9 @@ class _WatchedRank:
 
     def _apply(self, found: Found, time: float, *, late: bool) -> Iterator[Finding]:
         detection = found.finding
-        severity = self._firing.severity(found.key, detection) if detection.over else detection.severity
-        if self._firing.apply(found.key, detection) is None:
+        if (applied := self._firing.apply(found.key, detection)) is None:
             return
-        finding = self._finding(found, severity, time + self._moved)
+        finding = self._finding(found, applied[1], time + self._moved)
         if not late:
             yield finding
         elif not detection.over:

@@ -80,13 +80,12 @@ class Wanted(NamedTuple):
         return severe and (not self.alerts or detection.alert in self.alerts) and detection.alert not in self.off
 
 
-class _ReplayedRank:
+class _ReplayedRank(NamedTuple):
     """One rank of one attempt."""
 
-    def __init__(self, attempt: int, detectors: RankDetectors) -> None:
-        self.attempt = attempt
-        self.detectors = detectors
-        self.firing = Firing()
+    attempt: int
+    detectors: RankDetectors
+    firing: Firing
 
 
 class Replay:
@@ -124,7 +123,7 @@ class Replay:
             if rank is not None:
                 yield from self._ended(row, rank)
             detectors = RankDetectors(self._thresholds, lost=self._lost, roles=self._roles)
-            rank = self._ranks[row.rank] = _ReplayedRank(row.attempt, detectors)
+            rank = self._ranks[row.rank] = _ReplayedRank(row.attempt, detectors, Firing())
         watched = {key: value for key, value in row.values.items() if self._roles.of(key)}
         self.samples.update((row.rank, key) for key in watched)
         rank.detectors.context.phase = row.phase
@@ -134,11 +133,9 @@ class Replay:
         for key, detection in rank.detectors.evaluate(columns):
             if not self._wanted.has(detection):
                 continue
-            severity = rank.firing.severity(key, detection) if detection.over else detection.severity
-            state = rank.firing.apply(key, detection)
-            if state is not None:
+            if (applied := rank.firing.apply(key, detection)) is not None:
                 place = self._place(row, key)
-                yield AlertChange(detection.alert, state, severity, key, row.rank, place, row.step, detection.text)
+                yield AlertChange(detection.alert, *applied, key, row.rank, place, row.step, detection.text)
 
     def readings(self) -> Iterator[tuple[int, str, str]]:
         """Yield rank, key and reason of each loss that is read as an objective."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.detectors.run_view import RunAlert
 from trackside_daemon.model.text import counted, number, shown
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -41,20 +42,19 @@ class _Difference(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class ReplicasDiffer:
+class ReplicasDiffer(RunAlert):
     """`ReplicasDiffer` of one run."""
 
     alert = "ReplicasDiffer"
 
     def __init__(self, run: RunProgress) -> None:
-        self._run = run
+        super().__init__(run)
         self._waiting: OrderedDict[tuple[Part, int, int], dict[int, int]] = OrderedDict()
         self._seen: dict[int, int] = {}
         """How many ranks of a group send to this daemon, if some do not."""
         self._equal: dict[Part, int] = {}
         self._differing: dict[Part, _Difference] = {}
         self._reported: Severity | None = None
-        self._restored: Alert | None = None
         self._kept: tuple[object, object] | None = None
         """Tensor and part of the alert of an earlier daemon, until they are equal."""
         self._loss_follows = False
@@ -102,9 +102,7 @@ class ReplicasDiffer:
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
-        if self._restored is not None:
-            yield self._run.restored_finding(self._restored, clock.now)
-            self._restored = None
+        yield from self.restored(clock)
         if self._differing:
             yield from self._report(clock)
         elif self._kept is None:

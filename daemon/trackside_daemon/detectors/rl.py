@@ -10,7 +10,7 @@ from math import exp, inf, log, sqrt
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE, Episode, Streak
-from trackside_daemon.detectors.levels import LevelAlert, SampleAlert, Shares
+from trackside_daemon.detectors.levels import LevelAlert, SampleAlert
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, SortedWindow
 from trackside_daemon.model.text import factor, number, percent
@@ -58,11 +58,8 @@ CONFIRM = 8  # samples in a row with a level that low
 # by chance, and few blocks give the error badly.
 REWARD_ERRORS, FEW = 4.0, 3.0
 
-SPANS = (
-    1,
-    2,
-    4,
-)  # distances in blocks over which rewards wander: the order of the tasks, and what the policy tries, make them
+# Distances in blocks over which rewards wander: the order of the tasks, and what the policy tries, make them.
+SPANS = (1, 2, 4)
 SCATTERS = 16  # blocks that give the scatter of single rewards
 WIDER = 1.25  # factor of the standard error by that scatter
 SWINGS = 1.5  # factor by which a fall must be deeper than earlier ones that were made good
@@ -76,17 +73,17 @@ class ZeroVariance(SampleAlert):
     """`NoLearningSignal`: a share of the groups have equal rewards, as the mean of 20 samples."""
 
     alerts = ("NoLearningSignal",)
-    severity = "warning"
 
     def __init__(self, most: float = DEFAULTS.no_signal_ratio) -> None:
         super().__init__()
         self._most = most
-        self._shares = Shares(SHARES)
+        self._shares: deque[float] = deque(maxlen=SHARES)
 
     def judge(self, step: int, value: float) -> str | None:
         """Return what changes at this share of groups."""
-        share = self._shares.add(value)
-        if share is None or (share >= SHARE_ENDS if self.firing else share < self._most):
+        self._shares.append(value)
+        share = sum(self._shares) / SHARES
+        if len(self._shares) < SHARES or (share >= SHARE_ENDS if self.firing else share < self._most):
             return None
         if self.firing:
             return f"{percent(share)} of the groups have equal rewards at step {number(step)}"
@@ -99,7 +96,6 @@ class ZeroSpread(SampleAlert):
     """`NoLearningSignal`: the standard deviation of the rewards is zero for 32 samples."""
 
     alerts = ("NoLearningSignal",)
-    severity = "warning"
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +123,6 @@ class KlBlowup(LevelAlert):
     """
 
     alerts = ("KlBlowup",)
-    severity = "warning"
     spans = 10, 96
 
     def __init__(self, most: float = DEFAULTS.kl_most) -> None:
@@ -136,20 +131,19 @@ class KlBlowup(LevelAlert):
         self._limit = most
         self._highest = 0.0
 
-    def judge_levels(self, step: int) -> str | None:
+    def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this divergence."""
-        levels, now = self.levels, self.levels.now
         if self.firing:
             return f"the KL divergence is {number(now)} at step {number(step)}" if now < self._limit else None
-        enough = len(levels.before) >= KL_LEAST
+        enough = len(self.before) >= KL_LEAST
         if enough:
-            self._highest = max(self._highest, levels.usual)
+            self._highest = max(self._highest, self.usual)
         known = max(self._highest, KL_FLOOR * self._most)
         if now <= self._most and not (enough and now > KL_TIMES * known):
             return None
         self._limit = KL_ENDS * (self._most if now > self._most else KL_TIMES * known)
-        rose = enough and 0 < 2 * levels.usual < now
-        before = f", {factor(now / levels.usual)} the {number(levels.usual)} before" if rose else ""
+        rose = enough and 0 < 2 * self.usual < now
+        before = f", {factor(now / self.usual)} the {number(self.usual)} before" if rose else ""
         return f"the KL divergence is {number(now)} at step {number(step)}{before}"
 
 
@@ -163,7 +157,6 @@ class Mismatch(LevelAlert):
     """
 
     alerts = ("TrainInferenceMismatch",)
-    severity = "warning"
     spans = 8, 128
 
     def __init__(self, most: float = DEFAULTS.mismatch_most) -> None:
@@ -171,14 +164,13 @@ class Mismatch(LevelAlert):
         self._most = most
         self._limit = most
 
-    def judge_levels(self, step: int) -> str | None:
+    def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this difference."""
-        levels, now = self.levels, self.levels.now
         if self.firing:
             text = f"the difference between training and generation is {number(now)} at step {number(step)}"
             return text if now < self._limit else None
         how = ""
-        if len(levels.before) >= MISMATCH_LEAST and now > self._band(usual := levels.usual):
+        if len(self.before) >= MISMATCH_LEAST and now > self._band(usual := self.usual):
             self._limit = usual + MISMATCH_ENDS * (now - usual)
             how = f", {factor(now / usual)} the usual {number(usual)}" if usual else ", usually not"
         elif now > self._most:
@@ -189,7 +181,7 @@ class Mismatch(LevelAlert):
 
     def _band(self, usual: float) -> float:
         """Return the end of the noise band."""
-        spread = MISMATCH_SPREADS * self.levels.before.spread()
+        spread = MISMATCH_SPREADS * self.before.spread()
         return max(MISMATCH_TIMES * usual, usual + spread, self._most / 100)
 
 
@@ -201,16 +193,14 @@ class ImportanceRatio(LevelAlert):
     """
 
     alerts = ("TrainInferenceMismatch",)
-    severity = "warning"
     spans = 12, 1
 
     def __init__(self, most: float = DEFAULTS.importance_ratio_most) -> None:
         super().__init__()
         self._most = log(most)
 
-    def judge_levels(self, step: int) -> str | None:
+    def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this ratio."""
-        now = self.levels.now
         away = abs(log(now)) if now > 0 else 2 * self._most
         if away >= MISMATCH_ENDS * self._most if self.firing else away <= self._most:
             return None
@@ -225,23 +215,21 @@ class Truncation(LevelAlert):
     """`TruncationRising`: the median share of responses that the limit of the length cuts, over 10 samples, is above a threshold."""
 
     alerts = ("TruncationRising",)
-    severity = "warning"
     spans = 10, 64
 
     def __init__(self, most: float = DEFAULTS.truncated_ratio) -> None:
         super().__init__()
         self._most = most
 
-    def judge_levels(self, step: int) -> str | None:
+    def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this share."""
-        levels = self.levels
         if self.firing:
-            ends = levels.now < CUT_ENDS * self._most
-            return f"{percent(levels.now)} of the responses are cut at step {number(step)}" if ends else None
-        if levels.now < self._most:
+            ends = now < CUT_ENDS * self._most
+            return f"{percent(now)} of the responses are cut at step {number(step)}" if ends else None
+        if now < self._most:
             return None
-        before = f", {percent(levels.usual)} before" if len(levels.before) and levels.usual < self._most else ""
-        return f"the limit cuts {percent(levels.now)} of the responses at step {number(step)}{before}"
+        before = f", {percent(self.usual)} before" if len(self.before) and self.usual < self._most else ""
+        return f"the limit cuts {percent(now)} of the responses at step {number(step)}{before}"
 
 
 class LengthBlowup(LevelAlert):
@@ -252,17 +240,16 @@ class LengthBlowup(LevelAlert):
     spans = 24, 128
     least = 32
 
-    def judge_levels(self, step: int) -> str | None:
+    def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this length."""
-        levels = self.levels
-        now, usual = levels.now, levels.usual
+        usual = self.usual
         if self.firing:
             if self.firing_for >= LENGTH_ACCEPTED:
-                levels.before.clear()
+                self.before.clear()
                 return f"responses of {number(now)} tokens are the usual ones at step {number(step)}"
             ends = now < usual + (LENGTH_TIMES - 1) / 2 * usual
             return f"responses have {number(now)} tokens at step {number(step)}" if ends else None
-        if usual <= 0 or now < LENGTH_TIMES * usual or now - usual < LENGTH_ERRORS * levels.error():
+        if usual <= 0 or now < LENGTH_TIMES * usual or now - usual < LENGTH_ERRORS * self.error():
             return None
         return f"responses of {number(now)} tokens at step {number(step)} are {factor(now / usual)} as long as before"
 
@@ -279,18 +266,17 @@ class EntropyCollapse(LevelAlert):
     least = 48
     signed = True
 
-    def judge_levels(self, step: int) -> str | None:
+    def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this entropy."""
-        levels = self.levels
-        now, usual = levels.now, levels.usual
+        usual = self.usual
         far = self._is_far(now, usual)
         if self.firing:
             if far and self.firing_for < ENTROPY_ACCEPTED:
                 return None
             if far:
-                levels.before.clear()
+                self.before.clear()
             return f"the entropy is {number(now)} at step {number(step)}"
-        if not far or abs(now - usual) < ENTROPY_ERRORS * levels.error():
+        if not far or abs(now - usual) < ENTROPY_ERRORS * self.error():
             return None
         how = "fell to" if now < usual else "rose to"
         return f"the entropy {how} {number(now)} up to step {number(step)}, from {number(usual)}"
@@ -319,10 +305,8 @@ class RewardCollapse:
         self._scatter = SortedWindow(SCATTERS)
         self._bends = {span: SortedWindow(BLOCK) for span in SPANS}
         self._lowest, self._best, self._base, self._least = inf, -inf, inf, inf
-        self._deepest, self._swing = (
-            inf,
-            0.0,
-        )  # mean of the present swing below the best level; depth of those that are over
+        # The mean of the present swing below the best level, and the depth of those that are over.
+        self._deepest, self._swing = inf, 0.0
         self._low = 0
         self._episode = Episode("RewardCollapse")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.checkpoints import CheckpointOverdue
 from trackside_daemon.detectors.data_loader import DataLoader
@@ -17,34 +17,12 @@ from trackside_daemon.detectors.straggler import Straggler
 from trackside_daemon.model.text import counted, duration, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trackside_daemon.detectors.base import SlowSteps
     from trackside_daemon.detectors.key_roles import KeyRoles
-    from trackside_daemon.detectors.run_view import RunClock, RunProgress
+    from trackside_daemon.detectors.run_view import RunAlert, RunProgress
     from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.session import RankRef
-
-
-class RunDetector(Protocol):
-    """Detector of one problem of one run.
-
-    Attributes:
-        alert: The alert that it reports.
-    """
-
-    alert: str
-
-    def restore(self, kept: Alert) -> None:
-        """Continue an alert that fired when an earlier daemon ended, until it is over."""
-
-    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
-        """Yield what has changed since the last call."""
-
-    def end(self, clock: RunClock) -> Iterator[Finding]:
-        """End the alert, because the run has ended."""
 
 
 # Alerts that last until an attempt makes progress, or ends.
@@ -74,7 +52,7 @@ class WatchedRun:
         self.blind = RunBlind(run)
         self.replicas = ReplicasDiffer(run)
         self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
-        self.detectors: tuple[RunDetector, ...] = (
+        self.detectors: tuple[RunAlert, ...] = (
             Stalled(run),
             RankSilent(run, floor),
             self.straggler,
@@ -100,8 +78,6 @@ class BestLoss:
         rank: The rank.
         key: The key; empty before there is one.
     """
-
-    __slots__ = ("_best", "_last", "_roles", "_step", "key", "rank")
 
     def __init__(self, rank: int, roles: KeyRoles = BY_NAME) -> None:
         self.rank = rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from trackside_daemon.detectors.pace import Longest, PushPace
@@ -14,7 +15,7 @@ from trackside_daemon.model.stall import Stall
 from trackside_daemon.model.time_ledger import SYNC_PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Metric, Sample
@@ -43,13 +44,8 @@ class RunClock:
         at: Watched seconds, in which silences are measured.
     """
 
-    __slots__ = ("_evaluated_at", "_usual", "at", "now")
-
     def __init__(self) -> None:
-        self.now = 0.0
-        self.at = 0.0
-        self._evaluated_at = 0.0
-        self._usual = 0.0
+        self.now = self.at = self._evaluated_at = self._usual = 0.0
 
     def advance(self, time: float) -> bool:
         """Advance to the *time* at which a batch was sampled; return whether the next evaluation is due."""
@@ -68,6 +64,7 @@ class RunClock:
         return True
 
 
+@dataclass(slots=True, eq=False)
 class RankProgress:
     """One rank of one attempt.
 
@@ -85,36 +82,19 @@ class RankProgress:
         first_wait: Seconds that it has waited for the first batches of epochs, which *wait* does not contain.
     """
 
-    __slots__ = (
-        "at",
-        "ended",
-        "first_wait",
-        "longest",
-        "number",
-        "phase",
-        "phases",
-        "pushed_at",
-        "pushes",
-        "run",
-        "step",
-        "steps",
-        "wait",
-    )
-
-    def __init__(self, run: RunProgress, number: int, at: float) -> None:
-        self.run = run
-        self.number = number
-        self.at = at
-        self.pushed_at: float | None = None
-        self.step: int | None = None
-        self.longest = Longest()
-        self.pushes = 0
-        self.ended = False
-        self.steps = 0.0
-        self.phases: dict[str, float] = {}
-        self.phase = ""
-        self.wait: float | None = None
-        self.first_wait: float | None = None
+    run: RunProgress
+    number: int
+    at: float
+    pushed_at: float | None = None
+    step: int | None = None
+    longest: Longest = field(default_factory=Longest)
+    pushes: int = 0
+    ended: bool = False
+    steps: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    phase: str = ""
+    wait: float | None = None
+    first_wait: float | None = None
 
     @property
     def pauses(self) -> bool:
@@ -154,18 +134,11 @@ class RunProgress:
         self.pace = PushPace(floor)
         self.ranks: dict[int, RankProgress] = {}
         self.order: OrderedDict[int, RankProgress] = OrderedDict()
-        self.pausing: set[int] = set()
         self.paused: set[str] = set()
+        self.pausing, self.waiting, self.silent = set[int](), set[int](), set[int]()
         self.died: float | None = None
-        self.waited = 0.0
-        self.waited_first = 0.0
-        self.steps = 0.0
-        self.started = 0.0
-        self.start_up = 0.0
-        self.waiting: set[int] = set()
-        self.silent: set[int] = set()
-        self.stalled = False
-        self.restored = False
+        self.waited = self.waited_first = self.steps = self.started = self.start_up = 0.0
+        self.stalled = self.restored = False
         self.state = ""
         self._advanced_at = at
         self._reporting = 0
@@ -335,6 +308,43 @@ class RunProgress:
         f.FIRST_WAIT: _wait_first,
         f.STARTED: _start,
     }
+
+
+class RunAlert:
+    """An alert of one run: a warning from the finding that begins it, or from that of an earlier daemon, until it is over.
+
+    Attributes:
+        alert: Its name.
+        ends: What the run does when it is over.
+    """
+
+    alert: str
+    ends: str
+
+    def __init__(self, run: RunProgress) -> None:
+        self._run = run
+        self._firing = False
+        self._restored: Alert | None = None
+
+    def restore(self, kept: Alert) -> None:
+        """Continue an alert of the previous daemon until it is over."""
+        self._restored, self._firing = kept, True
+
+    def restored(self, clock: RunClock) -> Iterator[Finding]:
+        """Yield the finding of a restored alert, once."""
+        if self._restored is not None:
+            yield self._run.restored_finding(self._restored, clock.now)
+            self._restored = None
+
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
+        """Yield what has changed since the last call."""
+        raise NotImplementedError
+
+    def end(self, clock: RunClock) -> Iterator[Finding]:
+        """End the alert, because its trouble is over or the run has ended."""
+        if self._firing:
+            yield self._run.finding(self.alert, "warning", clock.now, f"run {self._run.name} {self.ends}", over=True)
+        self._firing = False
 
 
 def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> float:

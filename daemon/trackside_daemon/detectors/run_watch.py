@@ -34,15 +34,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert, Record
 
 # All alerts that it reports.
-ALERTS = (
-    "RunStarted",
-    "RunRestarted",
-    "RunFinished",
-    "TrainingProcessDied",
-    "OomKilled",
-    "UserAlert",
-    *LASTING,
-)
+ALERTS = ("RunStarted", "RunRestarted", "RunFinished", "TrainingProcessDied", "OomKilled", "UserAlert", *LASTING)
 
 RUNS = 512  # the most attempts that are watched, and whose names are remembered; with more, the oldest are forgotten
 RANKS = 8192  # the most ranks whose longest gap is restored

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
-from trackside_daemon.detectors.run_view import RankProgress
+from trackside_daemon.detectors.run_view import RankProgress, RunAlert
 from trackside_daemon.model.stall import standing
 from trackside_daemon.model.text import duration, moment, number
 from trackside_daemon.model.time_ledger import SYNC_PHASES
@@ -27,15 +27,14 @@ CONSEQUENCE = 60.0  # seconds around the death of a rank in which silence of the
 NAMED = 4  # ranks that an alert names
 
 
-class Stalled:
+class Stalled(RunAlert):
     """`TrainingStalled` of one run: all its ranks are silent."""
 
     alert = "TrainingStalled"
 
     def __init__(self, run: RunProgress) -> None:
-        self._run = run
+        super().__init__(run)
         self._severity: Severity | None = None
-        self._restored: Alert | None = None
 
     def restore(self, kept: Alert) -> None:
         """Continue an alert of the previous daemon until a rank makes a step."""
@@ -93,29 +92,26 @@ class Stalled:
             else _usual(run.pace)
         )
         summary = standing(run.name, since, run.high) + _who(ranks)
-        evidence = {
-            "since": since,
-            "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)},
-        }
+        evidence = {"since": since, "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)}}
         text = f"{usual} {_advice(self.alert, run)}"
         return run.finding("TrainingStalled", severity, clock.now, summary, text, evidence=evidence)
 
 
-class RankSilent:
+class RankSilent(RunAlert):
     """`RankSilent` of one run: a rank stopped pushing while others continue. Of several, the first is reported."""
 
     alert = "RankSilent"
 
     def __init__(self, run: RunProgress, floor: float) -> None:
-        self._run = run
+        super().__init__(run)
         self._floor = floor / 2
         self._reported: RankProgress | None = None
-        self._restored: int | None = None
+        self._expected: int | None = None
 
     def restore(self, kept: Alert) -> None:
         """Continue an alert of the previous daemon until the rank pushes."""
-        self._restored = int(kept.labels.get("rank", 0))
-        self._run.silent.add(self._restored)
+        self._expected = int(kept.labels.get("rank", 0))
+        self._run.silent.add(self._expected)
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call.
@@ -123,9 +119,9 @@ class RankSilent:
         The ranks that are silent for longest come first, so the cost grows only with the number of silent ranks.
         """
         run = self._run
-        rank = None if self._restored is None else run.ranks.get(self._restored)
+        rank = None if self._expected is None else run.ranks.get(self._expected)
         if rank is not None and rank.pushed_at is not None:
-            self._reported, self._restored = rank, None
+            self._reported, self._expected = rank, None
             yield self._finding(rank, clock.at - rank.at, clock)
         if self._reported is not None and self._reported.number not in run.silent:
             yield from self.end(clock)

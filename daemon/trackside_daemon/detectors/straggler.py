@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from trackside_daemon.detectors.run_view import RunAlert
 from trackside_daemon.model.families import training
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.text import duration
@@ -44,7 +45,7 @@ class WindowStart(NamedTuple):
     phases: Mapping[str, float]
 
 
-class Straggler:
+class Straggler(RunAlert):
     """`StragglerRank` of one run: of several stragglers, the slowest is reported.
 
     Args:
@@ -56,10 +57,9 @@ class Straggler:
     alert = "StragglerRank"
 
     def __init__(self, run: RunProgress, window: float, slower: float) -> None:
-        self._run = run
+        super().__init__(run)
         self._slower = slower
         self._window = window
-        self._restored: Alert | None = None
         self._ratios: dict[int, float] | None = None
         self._marks: dict[int, WindowStart] = {}
         self._slow: dict[int, int] = {}
@@ -89,9 +89,7 @@ class Straggler:
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed, once per window."""
         run = self._run
-        if self._restored is not None:
-            yield run.restored_finding(self._restored, clock.now)
-            self._restored = None
+        yield from self.restored(clock)
         if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
             return
         began, self._began, self._steps = clock.now - (clock.at - self._began), clock.at, run.steps
