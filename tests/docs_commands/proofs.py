@@ -113,6 +113,8 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside fleet ", Runs(r"cause|run ")),
     (r"trackside (alerts dismiss|tune|replay .*--explain)\b", Elsewhere("tests/cli/test_tune.py")),
     (r"trackside why gpt-small$", Runs(r"(?s)time: .*cost: GPUs .* EUR, .*try: .*trend per 1,000 steps: loss ")),
+    (r"trackside compare .* --code$", Elsewhere("tests/client/test_code.py")),
+    (r"trackside compare .* --first-difference$", Elsewhere("tests/cli/test_compare.py")),
     (r"trackside compare gpt-small gpt-wide$", Runs(r"against the baseline:\n.* step_time .*%")),
     (r"trackside show gpt-small --resources$", Runs(r"gpu utilization .* %")),
     (r"trackside report gpt-small .*--plots plots", Elsewhere(PLOTS)),

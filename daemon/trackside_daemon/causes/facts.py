@@ -96,7 +96,7 @@ class Facts(NamedTuple):
     @property
     def pauses(self) -> list[tuple[float, float]]:
         """Begin and end of each time between two attempts, in Unix seconds."""
-        between = pairwise(self.run["attempt_list"])
+        between = pairwise(self.run.get("attempt_list", ()))
         return [(one["ended"] + LAST_TICK, later["started"]) for one, later in between if one["ended"] is not None]
 
     @property
