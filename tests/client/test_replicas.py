@@ -83,6 +83,19 @@ def test_the_memory_of_a_tensor_is_hashed_whatever_its_strides_and_no_copy_is_ma
     assert [part.data_ptr() - images.data_ptr() for part in parts] == [0, 240]
 
 
+def test_expanded_empty_and_single_elements_are_hashed_without_a_copy_of_what_is_expanded() -> None:
+    row = torch.randn(8)
+    for tensor, count in ((row.expand(1000, 8), 8), (row[::2][:1], 1), (row[:0], 0)):
+        part = replicas._part(tensor, 0, 1)
+        assert part.numel() == count
+        assert replicas.tensor_hash(torch, part, {}, columns=False).dtype == torch.int64
+        assert part.untyped_storage().data_ptr() == row.untyped_storage().data_ptr()
+    gaps = torch.arange(80).view(10, 8)[:, :7]
+    parts = [replicas._part(gaps, part, 4) for part in range(4)]
+    assert torch.cat(parts).tolist() == gaps.flatten().tolist()
+    assert all(part.untyped_storage().nbytes() <= 8 * 7 * 4 for part in parts), "not all of it is copied for each part"
+
+
 class Fixed(OverheadBudget):
     """Chooses each *every*-th step, whatever that costs."""
 

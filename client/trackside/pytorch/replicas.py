@@ -200,17 +200,25 @@ def tensor_hash(torch: Any, values: Any, weights: dict[Any, Any], *, columns: bo
     mixed = parts[0] if len(parts) == 1 else torch.cat(parts)
     odd = weights.get(values.device)
     if odd is None or len(odd) < len(mixed):
-        odd = weights[values.device] = torch.arange(1, 2 * len(mixed), 2, device=values.device)
+        odd = weights[values.device] = torch.arange(1, 2 * len(mixed) + 1, 2, device=values.device)
     return ((mixed ^ (mixed >> 32)) * odd[: len(mixed)]).sum()
 
 
 def _part(tensor: Any, part: int, parts: int) -> Any:
     """Return a part of this rank's values of a tensor, in the order of its memory."""
     values = local_values(tensor)
+    # Once what is expanded, and has the same memory again; and PyTorch gives a single element any stride, with which it has no bytes.
+    sizes = zip(values.shape, values.stride(), strict=True)
+    values = values[tuple(0 if size == 1 or (size and not stride) else slice(None) for size, stride in sizes)]
     if not values.is_contiguous():
         values = values.permute(*sorted(range(values.dim()), key=lambda dim: -values.stride(dim)))
     count = values.numel()
-    return values.reshape(-1)[count * part // parts : count * (part + 1) // parts]
+    low, high = count * part // parts, count * (part + 1) // parts
+    if count and not values.is_contiguous():  # with gaps: of these rows alone a copy is made
+        row = count // len(values)
+        first = low // row
+        values, low, high = values[first : -(-high // row)], low - first * row, high - first * row
+    return values.reshape(-1)[low:high]
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
