@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import DEADLINE, clean_environ, command
 
-from trackside.environment.code import CODE_BYTES, code
+from trackside.environment.code import CODE_BYTES, LEFT_OUT, code
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +37,10 @@ def test_the_script_comes_first_then_its_own_modules_without_secrets_and_those_t
         "zoo/small.py": "width = 4\n",
         ".venv/site-packages/library.py": "x = 1\n",
     }
+    monkeypatch.setitem(sys.modules, "of_test_os", module(tmp_path / "lib" / "os.py"))
+    monkeypatch.setattr("os.__file__", str(tmp_path / "lib" / "os.py"))
+    texts["lib/os.py"] = "system = 1\n"
+    (tmp_path / "lib").mkdir()
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
         monkeypatch.setitem(sys.modules, f"of_test_{name}", module(tmp_path / name))
@@ -45,6 +49,10 @@ def test_the_script_comes_first_then_its_own_modules_without_secrets_and_those_t
     found = code()
     assert re.findall("(?m)^===== (.+)", found) == ["train.py", "net.py", "zoo/big.py (left out)", "zoo/small.py"]
     assert "depth = 3" in found
+    for number in range(LEFT_OUT + 1):
+        (tmp_path / "zoo" / f"{number}.py").hardlink_to(tmp_path / "zoo" / "big.py")
+        monkeypatch.setitem(sys.modules, f"of_test_{number}", module(tmp_path / "zoo" / f"{number}.py"))
+    assert code().count("(left out)") == LEFT_OUT
     assert "abcdefghijkl" not in found
     monkeypatch.setenv("TRACKSIDE_CODE", "0")
     assert not code()

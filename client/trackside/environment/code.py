@@ -14,6 +14,7 @@ from trackside.packing import writable
 from trackside.redact import redact_text
 
 CODE_BYTES = 64 * 1024  # limit of all files; one that does not fit is named alone
+LEFT_OUT = 256  # files that do not fit, after which no more are opened, nor named
 LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
 
@@ -23,17 +24,21 @@ def code() -> str:
     if os.environ.get("TRACKSIDE_CODE", "1").lower() in OFF or not script.is_file():
         return ""
     repository = find_repository(str(script))
+    library = f"{Path(os.__file__).parent}/"  # Python's own, which may be below the script's folder
     root = f"{repository[0] if repository else script.parent}/"
     names = [getattr(module, "__file__", None) for module in list(sys.modules.values()) if type(module) is type(sys)]
     own = {name for name in names if isinstance(name, str) and name.startswith(root) and name.endswith(".py")}
-    own = {name for name in own if not LIBRARIES & set(name.split("/"))} - {str(script)}
-    parts, left = [], CODE_BYTES
+    own = {name for name in own if not (name.startswith(library) or LIBRARIES & set(name.split("/")))} - {str(script)}
+    parts, left, left_out = [], CODE_BYTES, 0
     for path in (str(script), *sorted(own, key=lambda name: (name.count("/"), name))):
         name = writable(path.removeprefix(root))
         with suppress(OSError), open_regular(Path(path), links=True) as file:
             content = file.read(left + 1)
             if len(content) > left:
                 parts.append(f"===== {name} (left out)\n")
+                left_out += 1
+                if left_out == LEFT_OUT:
+                    break
                 continue
             left -= len(content)
             parts.append(f"===== {name}\n{redact_text(content.decode(errors='replace')).rstrip()}\n")
