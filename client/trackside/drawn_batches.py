@@ -18,6 +18,8 @@ from trackside.limits import SAMPLE_LENGTH
 from trackside.packing import text_of
 
 MOST_SAMPLES = 16_384  # of a batch; of a larger one the first are kept
+MOST_BYTES = 256 * 1024  # of what is kept of a batch: more is not indices, but samples
+RECENT = 1024  # batches whose sizes are kept: more than there are of so many samples in `RecentBatches`
 KEPT = 16  # batches that a loader has yielded, in which their samples are looked up
 FRAMES = 24  # callers among which the one that fetches a batch ahead is looked for
 IDS = ("__key__", "sample_id", "sample_ids", "id", "ids", "idx")  # keys of the ids in batches of iterable data sets
@@ -88,26 +90,34 @@ class LoaderIteration:
         dataset = iterator._dataset  # noqa: SLF001  the same
         with suppress(TypeError):  # a list
             self.dataset = weakref.ref(dataset)
-            self.number = _iterations[dataset] = _iterations.get(dataset, 0) + 1
+            self.number = _count(dataset)
         self.why = ""
         is_iterable = iterator._dataset_kind != 0  # noqa: SLF001  the same
         if is_iterable:
             self.why = "the data set is iterable, so that samples have no index"
         if self.workers > 1 and not getattr(iterator, "_in_order", True):
             self.why = "in_order=False yields batches in another order than the sampler's"
+            self.yields, self.turns = "_num_yielded", -1  # nor is it known which worker has made one
         caller = next(_callers(), "")
         self.is_ahead = "accelerate" in caller or (bool(caller) and is_iterable and not hasattr(dataset, "__len__"))
 
     def newest(self) -> DrawnBatch | None:
-        """Return the batch that was yielded last; None if none was."""
+        """Return the batch that was yielded last; None if none was, or the iteration is over."""
         iterator = self.iterator()
-        number = -1 if iterator is None else iterator.__dict__[self.yields] - 1
+        state = {} if iterator is None else iterator.__dict__
+        # An iterator with persistent workers begins anew, and counts the batches of its next iteration.
+        number = state[self.yields] - 1 if state.get(_ATTRIBUTE) is self else -1
         return None if number < 0 else (self, number, self.drawn.get(number))
 
     def trim(self, number: int) -> None:
-        """Forget what is older than the last batches before a number."""
+        """Forget what is older than the last batches before a number, and all if its samples are too large."""
         for old in [one for one in self.drawn if one <= number - self.kept // 2]:
             del self.drawn[old]
+        for old in [one for one in self.sizes if one <= number - RECENT]:
+            del self.sizes[old]
+        if len(self.drawn.get(number) or b"") > MOST_BYTES:
+            self.drawn.clear()
+            self.why = "the sampler draws more than indices, too much to be kept"
 
 
 class BatchFollower:
@@ -122,7 +132,9 @@ class BatchFollower:
 
     def __init__(self, batches: Any, describe: Callable[[Any], object] | None = None) -> None:
         # Weak: an iterator that has one of these as its attribute must end its workers once it is dropped.
-        self._iterator = weakref.ref(batches) if hasattr(batches, "_num_yielded") else None
+        self._iterator: Callable[[], Any] | None = None
+        with suppress(Exception):  # an iterator of the user's own, whose attributes may fail
+            self._iterator = weakref.ref(batches) if hasattr(batches, "_num_yielded") else None
         self._iteration: LoaderIteration | None = None
         self._describe = describe
         self._held: tuple[DrawnBatch, ...] = ()
@@ -139,6 +151,12 @@ class BatchFollower:
 
     def arrived(self, yielded: Any) -> tuple[DrawnBatch, ...]:
         """Return the batches in what was *yielded* last; of an iterator that fetches ahead those that the training uses now."""
+        try:
+            return self._arrived(yielded)
+        except Exception:  # noqa: BLE001  of a batch of the user's own kind, and training must go on
+            return ()
+
+    def _arrived(self, yielded: Any) -> tuple[DrawnBatch, ...]:
         if self._iterator is None:
             return self._of_others()
         # In one piece for the usual loader: between two steps the CPU caches are cold.
@@ -164,7 +182,9 @@ class BatchFollower:
         new: list[DrawnBatch] = []
         for iteration in {*self._touched, *self._last}:
             batch = iteration.newest()
-            if batch is not None:
+            if batch is None:
+                self._last.pop(iteration, None)
+            else:
                 iteration.describe = self._describe or iteration.describe
                 since = self._last.get(iteration, -1) + 1
                 new += [(iteration, one, iteration.drawn.get(one)) for one in range(since, batch[1] + 1)]
@@ -236,7 +256,10 @@ def _note(iterator: Any, drawn: Any, encode: Callable[[Any], bytes]) -> LoaderIt
     samples = None
     if not iteration.why:
         listed = _listed(drawn)
-        samples = encode([_id(one) for one in listed[:MOST_SAMPLES]])
+        try:
+            samples = encode(listed[:MOST_SAMPLES])
+        except Exception:  # noqa: BLE001  of numbers of NumPy, or objects of the user's own
+            samples = encode([_id(one) for one in listed[:MOST_SAMPLES]])
         if len(listed) > MOST_SAMPLES:
             iteration.sizes[number] = len(listed)
     elif iteration.turns == number and iteration.workers and all(state["_workers_status"]):
@@ -258,9 +281,10 @@ def _ids(yielded: Mapping[Any, Any]) -> bytes | None:
     for key in IDS:
         ids: Any = yielded.get(key)
         if getattr(ids, "is_cpu", False) and ids.dim() == 1 and not ids.is_floating_point():
-            ids = ids.tolist()
-        if isinstance(ids, (list, tuple)) and ids and all(type(one) in {int, str} for one in ids):
-            return encode([_id(one) for one in ids[:MOST_SAMPLES]])
+            ids = ids[:MOST_SAMPLES].tolist()
+        ids = ids[:MOST_SAMPLES] if isinstance(ids, (list, tuple)) else ()
+        if ids and all(type(one) in {int, str} for one in ids):
+            return encode([_id(one) for one in ids])
     return None
 
 
@@ -277,23 +301,36 @@ def _callers() -> Iterator[str]:
 
 
 def _listed(drawn: Any) -> list[Any]:
-    """Return what a sampler of the user's own has drawn as a list: without automatic batching it is a single index."""
-    listed = getattr(drawn, "tolist", None)
+    """Return what a sampler of the user's own has drawn as a list: without automatic batching it is a single index.
+
+    Numbers on a device are not read, since that would wait for it.
+    """
+    listed = getattr(drawn, "tolist", None) if getattr(drawn, "is_cpu", True) else tuple
     drawn = drawn if listed is None else listed()
     return list(drawn) if isinstance(drawn, (tuple, list, set, range)) else [drawn]
 
 
 def _id(sample: Any) -> int | str:
-    try:
-        return int(index(sample))
-    except TypeError:
-        return text_of(sample)[:SAMPLE_LENGTH]
+    if not getattr(sample, "is_cpu", True):
+        return type(sample).__name__
+    with suppress(Exception):  # of an object of the user's own
+        if -(2**63) <= (number := int(index(sample))) < 2**64:
+            return number
+    return text_of(sample)[:SAMPLE_LENGTH]
 
 
 def _nothing() -> None:
     """Stand for a weak reference whose object has gone."""
 
 
-_iterations: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+def _count(dataset: Any) -> int:
+    """Return how many iterations over a data set there were, with this one; by identity, since its hash may be slow or fail."""
+    key = id(dataset)
+    reference, before = _iterations.get(key) or (weakref.ref(dataset, lambda _: _iterations.pop(key, None)), 0)
+    _iterations[key] = reference, before + 1
+    return before + 1
+
+
+_iterations: dict[int, tuple[weakref.ref[Any], int]] = {}
 _around: list[set[LoaderIteration]] = []
 """Where the iterations go that draw while the last `BatchFollower` waits that follows no loader itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import pickle
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from trackside import drawn_batches
 from trackside.captures.batches import NAMING_SECONDS, batches
 from trackside.drawn_batches import BatchFollower, KeptBatches, StepBatches, note_draws
 from trackside.totals.phases import PhaseMark, TimedLoader
@@ -57,6 +59,23 @@ class Huge(Dataset[int]):  # type: ignore[misc]
         return 10**9
 
     def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Late(Dataset[int]):  # type: ignore[misc]
+    """Two samples of which the first waits for the second, which another worker makes."""
+
+    def __init__(self) -> None:
+        self.second = multiprocessing.Event()
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        if index:
+            self.second.set()
+        else:
+            self.second.wait()
         return index
 
 
@@ -146,9 +165,9 @@ def test_ids_in_the_batches_of_an_iterable_data_set_are_its_samples() -> None:
 
 
 def test_without_the_order_of_the_sampler_the_samples_are_unknown_for_that_reason() -> None:
-    _, noted = drawn(DataLoader(NUMBERS, 8, num_workers=2, in_order=False), 1)
-    answer = batches(KeptBatches([StepBatches(0, noted[0])], 0)).steps[0]
-    assert [(one.samples, one.number) for one in answer] == [([], 1)]
+    _, noted = drawn(DataLoader(Late(), 1, num_workers=2, in_order=False), 1)
+    answer = [batches(KeptBatches([StepBatches(0, of)], 0)).steps[0][0] for of in noted]
+    assert [(one.samples, one.number, one.worker) for one in answer] == [([], 1, None), ([], 2, None)]
     assert "in_order=False" in answer[0].why
 
 
@@ -165,6 +184,62 @@ def test_a_loader_around_another_has_the_samples_of_its_batches() -> None:
 
     yielded, noted = drawn(pairs(DataLoader(NUMBERS, 5, shuffle=True)), 1)
     assert [first + second for first, second in samples(noted)] == [batch.tolist() for batch in yielded]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_loader_that_is_repeated_without_end_has_the_samples_of_its_last_iteration_alone(keeps: bool) -> None:
+    loader = DataLoader(TensorDataset(torch.arange(6)), 2, shuffle=True, num_workers=keeps, persistent_workers=keeps)
+    batches = (batch for _ in range(4) for batch in loader)
+    follower = BatchFollower(batches)
+    note_draws()
+    for _ in range(12):
+        follower.begin()
+        yielded = next(batches)[0].tolist()
+        assert samples([follower.arrived(yielded)]) == [[yielded]]
+    assert len(follower._last) == 1, "else each iteration makes the next slower"
+
+
+class Unhashable(Huge):
+    """A data set that has no hash, as one of arrays."""
+
+    def __hash__(self) -> int:
+        raise RuntimeError
+
+
+def test_samples_of_any_kind_are_noted_in_bounded_memory_and_no_device_is_waited_for() -> None:
+    big = list(range(drawn_batches.MOST_SAMPLES + 1))
+    drawing = [
+        torch.zeros(2, device="meta"),
+        [2**70, 1],
+        [torch.zeros((), device="meta")],
+        *[big] * (drawn_batches.RECENT + 5),
+    ]
+    loader = DataLoader(Unhashable(), batch_sampler=drawing, collate_fn=len)
+    loader.dataset.__getitems__ = lambda _: ()
+    _, noted = drawn(loader, 1)
+    assert samples(noted)[:3] == [[[]], [[str(2**70), 1]], [["Tensor"]]]
+    iteration = noted[-1][0][0]
+    assert len(iteration.sizes) <= drawn_batches.RECENT
+    assert len(iteration.drawn) <= drawn_batches.KEPT
+    _, noted = drawn(DataLoader(Huge(), batch_sampler=[["x" * drawn_batches.MOST_BYTES], [2]], collate_fn=len), 1)
+    assert "too much" in noted[-1][0][0].why
+
+
+class Strict(dict[str, Any]):
+    """A batch whose method needs another argument than that of a dictionary."""
+
+    def get(self, _key: str, _default: object) -> Any:  # type: ignore[override]
+        """Never return."""
+        raise KeyError
+
+
+@pytest.mark.parametrize(
+    "batch", [{"id": [2**127]}, {"id": torch.arange(3).to_sparse()}, Strict(), {"ids": torch.arange(10**6)}]
+)
+def test_no_batch_ends_a_training(batch: Any) -> None:
+    yielded, noted = drawn(DataLoader(Numbers(), 20, collate_fn=lambda _: batch), 1)
+    assert yielded == [batch]
+    assert all(len(one[2] or b"") <= drawn_batches.MOST_BYTES for of in noted for one in of)
 
 
 def test_a_huge_data_set_costs_nothing_but_its_batches() -> None:
@@ -260,6 +335,10 @@ def test_names_come_from_the_files_of_a_data_set_also_within_others() -> None:
     assert answered(DataLoader(Subset(images, [7, 9]), 2)).names == {"0": "img/7.png at 7", "1": "img/9.png at 9"}
     both = ConcatDataset([Images(["a.png"]), images])
     assert answered(DataLoader(both, 2)).names == {"0": "a.png", "1": "img/0.png at 0"}
+    assert answered(DataLoader(both, batch_sampler=[[-1, -20]])).names == {
+        "-1": "img/19.png at 19",
+        "-20": "img/0.png at 0",
+    }
 
 
 def test_describe_is_called_for_the_batch_in_question_alone() -> None:

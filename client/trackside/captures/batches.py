@@ -95,6 +95,7 @@ def _file(dataset: Any, sample: Any) -> tuple[str, Any]:
         if "indices" in fields and "dataset" in fields:  # Subset, as of random_split
             at, dataset = int(fields["indices"][at]), fields["dataset"]
         elif "datasets" in fields and "cumulative_sizes" in fields:  # ConcatDataset
+            at += fields["cumulative_sizes"][-1] if at < 0 else 0
             part = next(place for place, size in enumerate(fields["cumulative_sizes"]) if at < size)
             at, dataset = at - (fields["cumulative_sizes"][part - 1] if part else 0), fields["datasets"][part]
         else:
