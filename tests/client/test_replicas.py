@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -248,6 +249,28 @@ def test_a_tensor_that_cannot_be_hashed_ends_the_comparison_and_not_the_training
     monkeypatch.setattr(replicas, "tensor_hash", fail)
     assert train(DistributedDataParallel(Network()), run, 5) == []
     assert "replicas are no longer compared at large: RuntimeError: no such operator" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_step_is_not_compiled_again_for_each_hash(
+    run: trackside.Run, ranks: Callable[[int, int], None]
+) -> None:
+    ranks(0, 2)
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compared = replicas.Replicas(run.queue, [model], lambda work: work(), everywhere=True)
+    compared._budget = Fixed(2)
+    step = torch.compile(optimizer.step, backend="eager")
+    compiled = []
+    for number in range(1, 10):
+        for one in model.parameters():
+            one.grad = torch.ones_like(one)
+        step()
+        compared.step_finished(number, optimizer)
+        compiled.append(sys.modules["torch._dynamo.utils"].counters["frames"]["total"])
+    assert compiled[0] < compiled[3] == compiled[-1], compiled
+    found = [one for body in unsent_bodies(run) if isinstance(body, Pushes) for one in body.hashes]
+    assert {one.count for one in found} == {2, 4, 6}
 
 
 def test_a_hash_with_a_long_name_is_refused() -> None:

@@ -16,6 +16,7 @@ from weakref import ref
 from zlib import crc32
 
 from trackside.packing import text_of
+from trackside.pytorch.hooks import uncompiled
 from trackside.pytorch.observer import MeasuredSender
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import local_values, plain_name
@@ -89,6 +90,8 @@ class Replicas:
         self._sender = MeasuredSender(queue, torch, wait)
         self._weights: dict[Any, Any] = {}
         self._handle: Any = None
+        self._hook: Callable[..., None] = self._before_step
+        self._step = 0  # that the hook comes before
         self._since: tuple[int, float] | None = None
         self._find()
 
@@ -121,7 +124,10 @@ class Replicas:
         # the broadcasts of ZeroRedundancyOptimizer.
         is_due = self._budget.is_due(steps + 1)
         if is_due:
-            self._handle = optimizer.register_step_pre_hook(lambda *_: self._before_step(steps + 1))
+            # The same each time, or `torch.compile` would compile a step that calls the optimizer again and again, and give it up.
+            if self._hook == self._before_step:
+                self._hook = uncompiled(self._before_step)
+            self._step, self._handle = steps + 1, optimizer.register_step_pre_hook(self._hook)
         self.next_step = steps + 1 if is_due or self._sender.flying else self._budget.next_due(steps) - 1
 
     def stop(self) -> None:
@@ -134,8 +140,8 @@ class Replicas:
             self._handle.remove()
             self._handle = None
 
-    def _before_step(self, step: int) -> None:
-        torch, name = self._torch, ""
+    def _before_step(self, *_: object) -> None:
+        torch, name, step = self._torch, "", self._step
         if not self._tensors or torch.compiler.is_compiling():
             return
         try:
