@@ -6,13 +6,16 @@ A value is judged by its key and by its shape. In doubt it is removed: a lost se
 A "token" in the sense of machine learning stays, or every tokenizer's settings would be lost.
 """
 
+import io
 import json
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 REDACTED = "[redacted]"
 
+NAME_LINES = 2  # of a statement in code, after the name of a secret, in which its value is looked for
 DEPTH = 64  # deeper values are not examined, and so not stored
 
 _SECRETS = frozenset(
@@ -171,6 +174,40 @@ def redact_text(text: str, *, named: bool = False) -> str:
     if not len(lines[0]) == len(lines[1]) == len(lines[2]):
         return redacted
     return "\n".join(raw if before == after else after for raw, before, after in zip(*lines, strict=True))
+
+
+def redact_code(text: str) -> str | None:
+    """Redact Python code: also strings that follow a secret's name in another way, as in ``os.environ["DB_PASSWORD"] = "…"``.
+
+    Return None if it is not Python.
+    """
+    import tokenize  # of which a push needs nothing
+
+    if not _may_name_secret(text):
+        return redact_text(text)
+    lines = list(io.StringIO(text))
+    starts = [0, *accumulate(map(len, lines))]
+    names: list[tuple[int, frozenset[str]]] = []  # of a statement, with their lines
+    parts, at = [], 0
+    try:
+        for kind, string, (row, column), (end, end_column), _ in tokenize.generate_tokens(iter(lines).__next__):
+            if kind == tokenize.ERRORTOKEN and string.strip():
+                return None
+            if kind == tokenize.NEWLINE:
+                names.clear()
+            is_string = kind in {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)}
+            inner = string.lstrip("rRbBuUfF").strip("\"'") if is_string else string
+            if is_string and any(
+                row - line <= NAME_LINES and inner and _is_secret(inner, words) for line, words in names
+            ):
+                begin = starts[row - 1] + column
+                parts += [text[at:begin], f'"{REDACTED}"' if kind == tokenize.STRING else REDACTED]
+                at = starts[end - 1] + end_column
+            elif (is_string or kind == tokenize.NAME) and (words := _words(_last_words(inner[:100]))):
+                names.append((row, words))
+    except (tokenize.TokenError, SyntaxError):
+        return None
+    return redact_text("".join((*parts, text[at:])))
 
 
 def judged(text: str) -> int:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackside import redact as patterns
-from trackside.redact import DEPTH, REDACTED, judged, redact, redact_command, redact_text
+from trackside.redact import DEPTH, REDACTED, judged, redact, redact_code, redact_command, redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -376,3 +376,43 @@ def test_no_repetitive_text_costs_more_than_it_is_long(way: str, begin: str, uni
 @pytest.mark.parametrize("before", ["", "+", "++", "~", "-", "--", "---", "----", "+-", "x+", "x~-", " -+-", "+++++++"])
 def test_a_name_is_found_behind_any_signs(before: str) -> None:
     assert redact_text(f"{before}api_key=abc") == f"{before}api_key=[redacted]"
+
+
+IN_CODE = [
+    f'wandb.login(key="{"0123456789abcdef" * 3:.40}")',
+    f'os.environ["WANDB_API_KEY"] = "{"0123456789abcdef" * 3:.40}"',
+    "os.environ['DB_PASSWORD'] = '0123456789abcdef'",
+    'os.environ.setdefault("DB_PASSWORD", "0123456789abcdef")',
+    'API_KEY = (\n    "0123456789abcdef"\n)',
+    'PASSWORD = """0123456789abcdef"""',
+    'PASSWORD: Final[str] = rb"0123456789abcdef"',
+    'parser.add_argument("--password", default="0123456789abcdef")',
+    'password = "hunter2" + f"0123456789abcdef{name}"',
+]
+
+
+@pytest.mark.parametrize("line", IN_CODE)
+def test_a_secret_in_code_is_redacted_however_it_is_given_its_name(line: str) -> None:
+    before, after = "depth = 3  # of the network\n", '\nrun.push({"loss": loss})\n'
+    found = redact_code(f"{before}{line}{after}")
+    assert found is not None
+    assert found.startswith(before)
+    assert found.endswith(after)
+    assert "0123456789abcdef" not in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'tokenizer.pad_token = "<|endoftext|>"',
+        'best = max(found, key="loss".count)',
+        'def login(password):\n    """Log in."""',
+        'if password:\n    mode = "train"',
+    ],
+)
+def test_other_code_stays(line: str) -> None:
+    assert redact_code(f"{line}\n") == f"{line}\n"
+
+
+def test_what_is_not_python_is_no_code() -> None:
+    assert redact_code("PK\x03\x04 password = 'x' (") is None

@@ -11,7 +11,7 @@ from trackside.environment.git import find_repository
 from trackside.environment.paths import open_regular
 from trackside.environment.switches import OFF
 from trackside.packing import writable
-from trackside.redact import redact_text
+from trackside.redact import redact_code
 
 CODE_BYTES = 64 * 1024  # limit of all files; one that does not fit is named alone
 LEFT_OUT = 256  # files that do not fit, after which no more are opened, nor named
@@ -34,12 +34,13 @@ def code() -> str:
         name = writable(path.removeprefix(root))
         with suppress(OSError), open_regular(Path(path), links=True) as file:
             content = file.read(left + 1)
-            if len(content) > left:
+            text = redact_code(content.decode(errors="replace")) if len(content) <= left else None
+            if text is None:  # also a program that is not Python
                 parts.append(f"===== {name} (left out)\n")
                 left_out += 1
                 if left_out == LEFT_OUT:
                     break
                 continue
             left -= len(content)
-            parts.append(f"===== {name}\n{redact_text(content.decode(errors='replace')).rstrip()}\n")
+            parts.append(f"===== {name}\n{text.rstrip()}\n")
     return "".join(parts)
