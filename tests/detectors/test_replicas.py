@@ -50,7 +50,7 @@ def test_the_rank_that_stands_alone_is_named_with_tensor_and_steps_until_it_is_e
         f"rank 2 of run net differs from the 3 others at step 20, in the parameter {TENSOR}; at step 10 they were equal"
     )
     assert (found.severity, dict(found.labels)["rank"]) == ("warning", "2")
-    assert found.evidence == {"tensor": TENSOR, "part": 0, "step": 20, "equal": 10, "ranks_alone": [2]}
+    assert found.evidence == {"tensor": TENSOR, "part": 1, "step": 20, "equal_at_step": 10, "ranks_alone": [2]}
     assert "test that GPU" in found.description
     assert len(run.compare(30, 6, 6, 8, 6)) == 1  # the same trouble
     run.compare(40, 4, 4, 4, 4)
@@ -145,7 +145,7 @@ def test_what_the_last_step_shows_is_reported_at_the_end_of_the_run() -> None:
 
 def test_an_alert_of_an_earlier_daemon_goes_on_until_its_tensor_is_equal() -> None:
     watch = RunWatch()
-    evidence = {"tensor": TENSOR, "part": 0, "step": 20, "equal": 10, "ranks_alone": [1]}
+    evidence = {"tensor": TENSOR, "part": 1, "step": 20, "equal_at_step": 10, "ranks_alone": [1]}
     labels = {"run": "net", "rank": "1"}
     watch.restore(Alert("ReplicasDiffer", "warning", 1.0, ID, labels, "rank 1 differs", evidence=evidence))
     run = Ranks(3, watch=watch)

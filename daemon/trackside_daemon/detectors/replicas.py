@@ -96,7 +96,7 @@ class ReplicasDiffer(RunAlert):
             if len(self._equal) > PARTS:
                 del self._equal[next(iter(self._equal))]
             self._differing.pop(part, None)
-            if self._kept == part[1:]:
+            if self._kept == (one.name, one.part + 1):
                 self._kept = None
         elif before is not None or len(self._differing) < PARTS:
             alone = tuple(sorted(rank for rank, value in values.items() if value != usual and 2 * most > len(values)))
@@ -142,8 +142,8 @@ class ReplicasDiffer(RunAlert):
         )
         loss = "The loss has become NaN or infinite since. " if self._loss_follows else ""
         text = f"{loss}{TROUBLES[self.alert].advice(_case(found, len(tensors)), self._run.name)}"
-        step = {"step": first.step, "equal": equal}
-        evidence = {"tensor": first.name, "part": first.part, **step, "ranks_alone": list(alone)}
+        step = {"step": first.step, "equal_at_step": equal}
+        evidence = {"tensor": first.name, "part": first.part + 1, **step, "ranks_alone": list(alone)}
         if begins:
             self._rank = alone[0] if len(alone) == 1 else None
         return self._run.finding(self.alert, severity, clock.now, summary, text, rank=self._rank, evidence=evidence)

@@ -150,14 +150,16 @@ def sentence(found: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, An
 
 def place(batch: Mapping[str, Any]) -> str:
     """Return which batch of its loader this is, and why its samples are unknown."""
-    worker = f" of worker {batch['worker']}" if "worker" in batch else ""
     iteration = f" of iteration {batch['iteration']}" if batch.get("iteration") else ""
+    worker = f", from worker {batch['worker']}" if "worker" in batch else ""
     why = f" ({batch['why']})" if batch.get("why") else ""
-    return f"batch {batch.get('number', '?')}{worker}{iteration}{why}"
+    return f"batch {batch.get('number', '?')}{iteration}{worker}{why}"
 
 
-def summary(batch: Mapping[str, Any]) -> str:
-    """Return the samples of a batch as one line, those with names first; else which batch it is."""
+def summary(batch: Mapping[str, Any], most: int | None = None) -> str:
+    """Return the samples of a batch as one line, those with names first, at *most* so many; else which batch it is."""
     samples, names = [str(sample) for sample in batch.get("samples", ())], batch.get("names", {})
     listed = [f"{sample} {names[sample]}" for sample in samples if sample in names]
-    return ", ".join([*listed, *(sample for sample in samples if sample not in names)]) or place(batch)
+    listed += (sample for sample in samples if sample not in names)
+    more = [f"and {len(listed) - most:,} more"] if most and len(listed) > most else []
+    return ", ".join([*listed[:most], *more]) or place(batch)
