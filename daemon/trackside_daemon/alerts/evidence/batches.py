@@ -125,14 +125,15 @@ def repeated(found: Iterable[Mapping[str, Any]], earlier: Iterable[Mapping[str, 
 
 
 def sentence(found: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]) -> str:
-    """Return the batches in words: ``Step 2,813, rank 1: samples 48213, 9911, …; `dataset.samples[48213]` is 0481.png``."""
+    """Return the batches in words: ``Step 2,813, rank 1: samples 48213, 9911 and 30 more; `dataset.samples[48213]` is 0481.png``."""
     mine = [one for one in found if (one["step"], one["rank"]) == (found[0]["step"], found[0]["rank"])]
     others = len({one["rank"] for one in found}) - 1
     shared = {str(one["sample"]) for one in again}
     samples = sorted(
         (str(sample) for one in mine for sample in one.get("samples", ())), key=lambda sample: sample not in shared
     )
-    more = ", …" if len(samples) > NAMED else ""
+    left = sum(one.get("count", len(one.get("samples", ()))) for one in mine) - len(samples[:NAMED])
+    more = f" and {left:,} more" if samples and left > 0 else ""
     text = f"samples {', '.join(samples[:NAMED])}{more}" if samples else "; ".join(map(place, mine[:NAMED]))
     names = {sample: (one.get("by", ""), name) for one in mine for sample, name in one.get("names", {}).items()}
     called = next((sample for sample in samples if sample in names), None)
