@@ -203,7 +203,7 @@ def test_the_checkpoint_from_before_ranks_differed_is_named(scene: Scene, equal:
         for step in (100, 200, 300)
     ]
     scene.kept.put([opened("net-1", name="net"), *saved])
-    alert = replace(about("ReplicasDiffer"), evidence={"equal": equal})
+    alert = replace(about("ReplicasDiffer"), evidence={"equal_at_step": equal})
     assert scene.gather(alert)["conclusion"] == named
 
 

@@ -179,3 +179,16 @@ def test_the_end_of_its_silence_is_shown() -> None:
     assert [line[:15] for line in text.write(document(alert, BEGIN)) if line.startswith("silenced")] == [
         "silenced  until"
     ]
+
+
+def test_the_samples_of_a_batch_are_not_cut_but_counted() -> None:
+    names = {str(sample): f"img/{sample:05}.png" for sample in range(32)}
+    bad = {"step": 9, "rank": 0, "samples": [*range(40)], "names": names, "count": 40}
+    evidence = {
+        "step": 9,
+        "batches": [bad, {"step": 8, "rank": 0, "before": True, "number": 9, "iteration": 2, "worker": 1}],
+    }
+    shown = " ".join(" ".join(text.write(document(PLAIN | {"run": "net-1", "evidence": evidence}, BEGIN))).split())
+    assert all(f"{sample} {name}," in shown for sample, name in names.items())
+    assert "img/00031.png, and 8 more 8, before 0 - batch 9 of iteration 2, from worker 1" in shown
+    assert "trackside batch net-1 --step 9" in shown

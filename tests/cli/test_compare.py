@@ -293,7 +293,14 @@ def test_the_first_step_at_which_two_runs_differ_by_a_bit_is_named_for_each_key(
                 (
                     step,
                     round(1e6 * (BEGIN + step)),
-                    {"loss": single, "norm": 0.0, "lr": 0.1, "both": 1 / 3} | changed.get(step, {}),
+                    {
+                        "loss": single,
+                        "norm": 0.0,
+                        "lr": 0.1,
+                        "both": 1 / 3,
+                        "data/transform_seconds": step + (name == "b"),
+                    }
+                    | changed.get(step, {}),
                 )
                 for step in range(10 * (name == "b"), 100)
             ]
@@ -304,6 +311,7 @@ def test_the_first_step_at_which_two_runs_differ_by_a_bit_is_named_for_each_key(
 
     text = run("a", "b").output
     assert "equal for 20 steps, then loss by 1 ulp at step 30" in text
+    assert "the sign of 0" in text
     keys = json.loads(run("a", "b", "--json").output)["keys"]
     assert [(one["key"], one["equal"], one["step"], one["ulps"]) for one in keys] == [
         ("loss", 20, 30, 1),

@@ -50,11 +50,12 @@ def test_the_rank_that_stands_alone_is_named_with_tensor_and_steps_until_it_is_e
         f"rank 2 of run net differs from the 3 others at step 20, in the parameter {TENSOR}; at step 10 they were equal"
     )
     assert (found.severity, dict(found.labels)["rank"]) == ("warning", "2")
-    assert found.evidence == {"tensor": TENSOR, "part": 0, "step": 20, "equal": 10, "ranks_alone": [2]}
+    assert found.evidence == {"tensor": TENSOR, "part": 1, "step": 20, "equal_at_step": 10, "ranks_alone": [2]}
     assert "test that GPU" in found.description
     assert len(run.compare(30, 6, 6, 8, 6)) == 1  # the same trouble
     run.compare(40, 4, 4, 4, 4)
-    assert len(run.findings_of("ReplicasDiffer", over=True)) == 1
+    (over,) = run.findings_of("ReplicasDiffer", over=True)
+    assert over.labels == found.labels  # they identify the alert that ends
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,15 @@ def test_ranks_that_were_never_equal_began_with_other_seeds_and_a_spread_is_crit
     assert (found.severity, "its own seed" in found.description) == ("warning", True)
     found = run.compare(2, 1, 2, 3, name="head.weight")[-1]
     assert (found.severity, "and 1 more tensor: head.weight" in found.summary) == ("critical", True)
+
+
+def test_a_spread_from_one_rank_to_all_makes_the_alert_of_that_rank_critical() -> None:
+    run = Ranks(3)
+    run.compare(1, 5, 5, 5)
+    run.compare(2, 5, 5, 6)
+    run.compare(3, 1, 2, 3)
+    begun, worse = run.compare(4, 1, 2, 3, name="head.weight")
+    assert (begun.severity, worse.severity, worse.labels) == ("warning", "critical", begun.labels)
 
 
 def test_a_loss_that_is_lost_after_a_difference_makes_it_critical() -> None:
@@ -135,7 +145,7 @@ def test_what_the_last_step_shows_is_reported_at_the_end_of_the_run() -> None:
 
 def test_an_alert_of_an_earlier_daemon_goes_on_until_its_tensor_is_equal() -> None:
     watch = RunWatch()
-    evidence = {"tensor": TENSOR, "part": 0, "step": 20, "equal": 10, "ranks_alone": [1]}
+    evidence = {"tensor": TENSOR, "part": 1, "step": 20, "equal_at_step": 10, "ranks_alone": [1]}
     labels = {"run": "net", "rank": "1"}
     watch.restore(Alert("ReplicasDiffer", "warning", 1.0, ID, labels, "rank 1 differs", evidence=evidence))
     run = Ranks(3, watch=watch)
@@ -144,4 +154,4 @@ def test_an_alert_of_an_earlier_daemon_goes_on_until_its_tensor_is_equal() -> No
     run.compare(30, 1, 1, 1, name="other.weight")
     assert run.findings_of("ReplicasDiffer", over=True) == []
     run.compare(40, 1, 1, 1)
-    assert len(run.findings_of("ReplicasDiffer", over=True)) == 1
+    assert [dict(one.labels) for one in run.findings_of("ReplicasDiffer", over=True)] == [labels]

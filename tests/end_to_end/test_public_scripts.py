@@ -135,6 +135,7 @@ def test_mnist(
     assert alarms(daemon) == {}
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_imagenet_with_two_workers(
     daemon: Daemon, start_training: Callable[..., Process], tmp_path: Path, count: Callable[[int, int], int]
 ) -> None:
@@ -155,6 +156,7 @@ def test_imagenet_with_two_workers(
     assert alarms(daemon) == {}
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_timm_with_accumulated_gradients(
     daemon: Daemon, start_training: Callable[..., Process], tmp_path: Path, count: Callable[[int, int], int]
 ) -> None:

@@ -17,12 +17,8 @@ SMOKE = Path(__file__).parent / "smoke.py"
 WARNINGS = "error::DeprecationWarning,ignore:This process:DeprecationWarning"
 """From Python 3.12 on, os.fork warns of any thread, and the client has one."""
 
-OTHERS = [
-    pytest.param(version, marks=() if version == SUPPORTED[-1] else pytest.mark.only_soak)
-    for version in SUPPORTED
-    if version != THIS
-]
-"""Versions that run no other test here; the oldest packages run with the first, and the others have what that and the last have."""
+OTHERS = [pytest.param(version, marks=pytest.mark.only_soak) for version in SUPPORTED if version != THIS]
+"""Versions that run no other test here; the oldest packages run with the first."""
 
 TRAINING = """
 import trackside

@@ -55,6 +55,8 @@ class ReplicasDiffer(RunAlert):
         self._equal: dict[Part, int] = {}
         self._differing: dict[Part, _Difference] = {}
         self._reported: Severity | None = None
+        self._rank: int | None = None
+        """Rank of the alert that was reported: also of what makes it worse and of its end."""
         self._kept: tuple[object, object] | None = None
         """Tensor and part of the alert of an earlier daemon, until they are equal."""
         self._loss_follows = False
@@ -62,6 +64,7 @@ class ReplicasDiffer(RunAlert):
     def restore(self, kept: Alert) -> None:
         """Continue an alert of the previous daemon until its tensor is equal, or the run has ended."""
         self._restored, self._reported = kept, "critical" if kept.severity == "critical" else "warning"
+        self._rank = int(kept.labels["rank"]) if kept.labels.get("rank", "").isdecimal() else None
         self._kept = kept.evidence.get("tensor"), kept.evidence.get("part")
 
     def accept(self, rank: int, hashes: Iterable[TensorHash]) -> None:
@@ -93,7 +96,7 @@ class ReplicasDiffer(RunAlert):
             if len(self._equal) > PARTS:
                 del self._equal[next(iter(self._equal))]
             self._differing.pop(part, None)
-            if self._kept == part[1:]:
+            if self._kept == (one.name, one.part + 1):
                 self._kept = None
         elif before is not None or len(self._differing) < PARTS:
             alone = tuple(sorted(rank for rank, value in values.items() if value != usual and 2 * most > len(values)))
@@ -113,7 +116,7 @@ class ReplicasDiffer(RunAlert):
         yield from self._report(clock)
         if self._reported is not None:
             text = f"the ranks of run {self._run.name} have the same parameters again, or it has ended"
-            yield self._run.finding(self.alert, self._reported, clock.now, text, over=True)
+            yield self._run.finding(self.alert, self._reported, clock.now, text, rank=self._rank, over=True)
         self._reported = self._kept = None
         self._differing.clear()
 
@@ -122,10 +125,10 @@ class ReplicasDiffer(RunAlert):
         tensors = {name for _, name, _ in self._differing}
         severity: Severity = "critical" if len(tensors) > 1 or self._loss_follows else "warning"
         if tensors and self._reported not in {severity, "critical"}:
-            self._reported = severity
-            yield self._finding(severity, tensors, clock)
+            begins, self._reported = self._reported is None, severity
+            yield self._finding(severity, tensors, clock, begins=begins)
 
-    def _finding(self, severity: Severity, tensors: set[str], clock: RunClock) -> Finding:
+    def _finding(self, severity: Severity, tensors: set[str], clock: RunClock, *, begins: bool) -> Finding:
         found = min(self._differing.values(), key=lambda one: one.first.step)
         first, equal, alone, _ = found
         which = f"part {first.part + 1:,} of {first.parts:,} of " if first.parts > 1 else ""
@@ -139,10 +142,11 @@ class ReplicasDiffer(RunAlert):
         )
         loss = "The loss has become NaN or infinite since. " if self._loss_follows else ""
         text = f"{loss}{TROUBLES[self.alert].advice(_case(found, len(tensors)), self._run.name)}"
-        step = {"step": first.step, "equal": equal}
-        evidence = {"tensor": first.name, "part": first.part, **step, "ranks_alone": list(alone)}
-        rank = alone[0] if len(alone) == 1 else None
-        return self._run.finding(self.alert, severity, clock.now, summary, text, rank=rank, evidence=evidence)
+        step = {"step": first.step, "equal_at_step": equal}
+        evidence = {"tensor": first.name, "part": first.part + 1, **step, "ranks_alone": list(alone)}
+        if begins:
+            self._rank = alone[0] if len(alone) == 1 else None
+        return self._run.finding(self.alert, severity, clock.now, summary, text, rank=self._rank, evidence=evidence)
 
 
 def _case(found: _Difference, tensors: int) -> str:

@@ -7,6 +7,7 @@ import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from trackside.limits import BATCH_NAMES
 from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
 from trackside_daemon.alerts.evidence.batches import BATCHES, REPEATED, place, summary
 from trackside_daemon.captures.hang.places import is_own
@@ -106,8 +107,14 @@ def batches_document(run: str, batches: Sequence[Mapping[str, Any]]) -> Document
 
 def _batches(batches: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[Table]:
     """Yield the batches of data at each step at which the loss or the gradients went wrong, and at the step before."""
-    rows = [[number(one["step"]), str(one["rank"]), number(one.get("count")), summary(one)] for one in batches]
-    yield Table("batches of that step and of the one before", ("step", "rank", "samples", "which"), rows, ">>>", "   ~")
+    rows = [
+        [
+            f"{number(one['step'])}{', before' * ('before' in one)}",
+            *(str(one["rank"]), number(one.get("count")), summary(one, BATCH_NAMES)),
+        ]
+        for one in batches
+    ]
+    yield Table("batches of that step and of the one before", ("step", "rank", "samples", "which"), rows, "<>>", "   =")
 
 
 def _exception(fields: Mapping[str, str], _: Mapping[str, Any]) -> Iterator[Table]:
@@ -197,6 +204,8 @@ def _next(alert: Mapping[str, Any]) -> Table:
     labels = alert["labels"]
     rank = f" --rank {labels['rank']}" if labels.get("rank", "").isdecimal() else ""
     command = f"trackside show {alert['run']}{rank}" if alert["run"] else "trackside doctor" if "gpu" in labels else ""
+    if BATCHES in alert["evidence"] and STEP in alert["evidence"]:
+        command = f"trackside batch {alert['run']} --step {alert['evidence'][STEP]}"
     builtin = alert["alert"] in DETECTED | RULED
     return facts(
         "",

@@ -61,4 +61,6 @@ def _cells(one: Difference) -> list[str]:
 
 
 def _by(one: Difference) -> str:
+    if one["ulps"] == 0:
+        return "the sign of 0"
     return "a value that is not finite" if one["ulps"] is None else counted(one["ulps"], "ulp")

@@ -125,14 +125,15 @@ def repeated(found: Iterable[Mapping[str, Any]], earlier: Iterable[Mapping[str, 
 
 
 def sentence(found: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]) -> str:
-    """Return the batches in words: ``Step 2,813, rank 1: samples 48213, 9911, …; `dataset.samples[48213]` is 0481.png``."""
+    """Return the batches in words: ``Step 2,813, rank 1: samples 48213, 9911 and 30 more; `dataset.samples[48213]` is 0481.png``."""
     mine = [one for one in found if (one["step"], one["rank"]) == (found[0]["step"], found[0]["rank"])]
     others = len({one["rank"] for one in found}) - 1
     shared = {str(one["sample"]) for one in again}
     samples = sorted(
         (str(sample) for one in mine for sample in one.get("samples", ())), key=lambda sample: sample not in shared
     )
-    more = ", …" if len(samples) > NAMED else ""
+    left = sum(one.get("count", len(one.get("samples", ()))) for one in mine) - len(samples[:NAMED])
+    more = f" and {left:,} more" if samples and left > 0 else ""
     text = f"samples {', '.join(samples[:NAMED])}{more}" if samples else "; ".join(map(place, mine[:NAMED]))
     names = {sample: (one.get("by", ""), name) for one in mine for sample, name in one.get("names", {}).items()}
     called = next((sample for sample in samples if sample in names), None)
@@ -150,14 +151,16 @@ def sentence(found: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, An
 
 def place(batch: Mapping[str, Any]) -> str:
     """Return which batch of its loader this is, and why its samples are unknown."""
-    worker = f" of worker {batch['worker']}" if "worker" in batch else ""
     iteration = f" of iteration {batch['iteration']}" if batch.get("iteration") else ""
+    worker = f", from worker {batch['worker']}" if "worker" in batch else ""
     why = f" ({batch['why']})" if batch.get("why") else ""
-    return f"batch {batch.get('number', '?')}{worker}{iteration}{why}"
+    return f"batch {batch.get('number', '?')}{iteration}{worker}{why}"
 
 
-def summary(batch: Mapping[str, Any]) -> str:
-    """Return the samples of a batch as one line, those with names first; else which batch it is."""
+def summary(batch: Mapping[str, Any], most: int | None = None) -> str:
+    """Return the samples of a batch as one line, those with names first, at *most* so many; else which batch it is."""
     samples, names = [str(sample) for sample in batch.get("samples", ())], batch.get("names", {})
     listed = [f"{sample} {names[sample]}" for sample in samples if sample in names]
-    return ", ".join([*listed, *(sample for sample in samples if sample not in names)]) or place(batch)
+    listed += (sample for sample in samples if sample not in names)
+    more = [f"and {len(listed) - most:,} more"] if most and len(listed) > most else []
+    return ", ".join([*listed[:most], *more]) or place(batch)

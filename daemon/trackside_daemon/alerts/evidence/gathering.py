@@ -41,7 +41,7 @@ def last_good_checkpoint(case: AlertCase) -> dict[str, Any]:
     """
     if not case.alert.run:
         return {}
-    differs, equal = "equal" in case.alert.evidence, case.alert.evidence.get("equal")
+    differs, equal = "equal_at_step" in case.alert.evidence, case.alert.evidence.get("equal_at_step")
     with case.sources.history.reading() as connection:
         records = checkpoints(connection, case.alert.run)
     good = [record for record in records if record.good and record.time <= case.alert.started]

@@ -32,6 +32,6 @@ def batch(
         answer = find_history(storage_path, url).ask(questions.Batches(id=run, step=step, rank=rank))
         if not answer["batches"] and form != "json":
             which = "" if step is None else f" of step {number(step)}"
-            why = "the training gives no loader to run.data, or its ranks keep them no more, and no alert has them"
+            why = "no alert has one, and its ranks have ended or forgotten it, or the training gives no loader to run.data"
             fail(f"run {shown(run)}: no batch{which} is known: {why}", 1)
         print_answer(answer, form, lambda: batches_document(shown(run), answer["batches"]))

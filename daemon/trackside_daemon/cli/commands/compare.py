@@ -172,12 +172,14 @@ def _check(condition: Condition | None, comparison: Comparison) -> list[str]:
 
 
 def _print_first_difference(source: Source, runs: Sequence[Run], form: str) -> None:
+    from trackside.totals.loader_workers import READY, TRANSFORM, TRANSFORM_CPU, WORKERS
     from trackside_daemon.documents.first_difference import document, first_differences
     from trackside_daemon.questions.series import OneSeries
 
     if len(runs) != 2:
         raise CommandError(f"--first-difference compares two runs, not {len(runs)}")
-    pushed = [[metric["key"] for metric in run["metrics"]] for run in runs]
+    timed = {READY, TRANSFORM, TRANSFORM_CPU, WORKERS}  # they tell about the machine
+    pushed = [[metric["key"] for metric in run["metrics"] if metric["key"] not in timed] for run in runs]
 
     def read(key: str) -> list[Sequence[Sequence[Any]]]:
         return [source.ask(OneSeries(id=run["id"], key=key, points=0))["points"] for run in runs]
@@ -188,7 +190,8 @@ def _print_first_difference(source: Source, runs: Sequence[Run], form: str) -> N
             f"runs {shown(runs[0]['name'])} and {shown(runs[1]['name'])} have no step of a key in common"
         )
     value = {"runs": [run["id"] for run in runs], "keys": found}
-    print_answer(value, form, lambda: document([run["name"] for run in runs], found))
+    label = "name" if runs[0]["name"] != runs[1]["name"] else "id"
+    print_answer(value, form, lambda: document([run[label] for run in runs], found))
 
 
 def _print(comparison: Comparison, form: str, condition: Condition | None, failed: Sequence[str]) -> None:
@@ -213,8 +216,9 @@ def _distinct(source: Source, texts: Sequence[str]) -> list[str]:
         runs = source.ask(Runs(name="" if pattern else text))["runs"]
         ids = [run["id"] for run in runs if (matches_wildcards(run["name"], text) if pattern else run["name"] == text)]
         if not ids or (not pattern and len(ids) < count):
+            have = "1 run has" if len(ids) == 1 else f"{len(ids) or 'no'} runs have"
             raise CommandError(
-                f"run {shown(text)} is given {count} times, but {len(ids) or 'no'} runs have this name; give ids: trackside runs"
+                f"run {shown(text)} is given {count} times, but {have} this name; give ids: trackside runs"
                 if not pattern
                 else f"{shown(text)}: no run has such a name; trackside runs lists them"
             )

@@ -10,7 +10,10 @@ const SECTIONS = {
   occurrences: ["Times that it came while the alert fired", (times, alert) =>
     recordTable(times.map(({ number, time, summary }) => ({ number, when: relativeTime(time, alert), summary })))],
   batches: ["Batches of such a step, and of the one before", (all) => recordTable(all.map(({ step, rank, ...of }) => ({
-    step, rank, samples: of.count, which: of.samples?.map((one) => of.names?.[one] ?? one).join(", ") ?? of.why })))],
+    step: of.before ? `${step}, before` : step, rank, samples: of.count,
+    ...(of.samples ? {} : { batch: of.number, iteration: of.iteration, worker: of.worker }),
+    which: of.samples?.map((one) => [one, of.names?.[one]].join("\u00a0").trim()).join(", ") ?? of.why })))],
+  ranks_alone: ["Ranks that differ from the others", (ranks) => h("p", {}, ranks.join(", "))],
   repeated_samples: ["Samples that were there at several such steps", recordTable],
   exception: ["Exception", exceptionText],
   causes: ["Likely causes", causes],
