@@ -151,27 +151,24 @@ class BatchFollower:
 
     def arrived(self, yielded: Any) -> tuple[DrawnBatch, ...]:
         """Return the batches in what was *yielded* last; of an iterator that fetches ahead those that the training uses now."""
+        # In one piece for the usual loader: between two steps the CPU caches are cold.
         try:
-            return self._arrived(yielded)
+            if self._iterator is None:
+                return self._of_others()
+            state = self._iterator().__dict__
+            iteration: LoaderIteration | None = state.get(_ATTRIBUTE)
+            if iteration is None:
+                return ()
+            number = state[iteration.yields] - 1
+            if iteration is not self._iteration:
+                self._iteration, iteration.describe = iteration, self._describe or iteration.describe
+            samples = iteration.drawn.get(number)
+            if samples is None and isinstance(yielded, dict):
+                samples = iteration.drawn[number] = _ids(yielded)
+            batch = ((iteration, number, samples),)
+            return self._held_back(batch) if iteration.is_ahead else batch
         except Exception:  # noqa: BLE001  of a batch of the user's own kind, and training must go on
             return ()
-
-    def _arrived(self, yielded: Any) -> tuple[DrawnBatch, ...]:
-        if self._iterator is None:
-            return self._of_others()
-        # In one piece for the usual loader: between two steps the CPU caches are cold.
-        state = self._iterator().__dict__
-        iteration: LoaderIteration | None = state.get(_ATTRIBUTE)
-        if iteration is None:
-            return ()
-        number = state[iteration.yields] - 1
-        if iteration is not self._iteration:
-            self._iteration, iteration.describe = iteration, self._describe or iteration.describe
-        samples = iteration.drawn.get(number)
-        if samples is None and isinstance(yielded, dict):
-            samples = iteration.drawn[number] = _ids(yielded)
-        batch = ((iteration, number, samples),)
-        return self._held_back(batch) if iteration.is_ahead else batch
 
     def ended(self) -> tuple[DrawnBatch, ...]:
         """Return what was held back, at the end of the iteration."""

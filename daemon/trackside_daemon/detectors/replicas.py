@@ -33,13 +33,15 @@ class _Difference(NamedTuple):
         first: The hash that has shown it first.
         equal: Step at which it was equal last; None if it never was.
         alone: The ranks that differ from most others; none if there is no majority.
-        ranks: All ranks that were compared.
+        ranks: How many were compared.
+        pair: The first two of them: all would be megabytes for a model of a thousand ranks.
     """
 
     first: TensorHash
     equal: int | None
     alone: tuple[int, ...]
-    ranks: tuple[int, ...]
+    ranks: int
+    pair: tuple[int, ...]
 
 
 class ReplicasDiffer(RunAlert):
@@ -101,7 +103,7 @@ class ReplicasDiffer(RunAlert):
         elif before is not None or len(self._differing) < PARTS:
             alone = tuple(sorted(rank for rank, value in values.items() if value != usual and 2 * most > len(values)))
             first, equal = (one, self._equal.get(part)) if before is None else before[:2]
-            self._differing[part] = _Difference(first, equal, alone, tuple(sorted(values)))
+            self._differing[part] = _Difference(first, equal, alone, len(values), tuple(sorted(values)[:2]))
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
@@ -130,7 +132,7 @@ class ReplicasDiffer(RunAlert):
 
     def _finding(self, severity: Severity, tensors: set[str], clock: RunClock, *, begins: bool) -> Finding:
         found = min(self._differing.values(), key=lambda one: one.first.step)
-        first, equal, alone, _ = found
+        first, equal, alone = found[:3]
         which = f"part {first.part + 1:,} of {first.parts:,} of " if first.parts > 1 else ""
         others = sorted(tensors - {first.name})
         more = f" and {counted(len(others), 'more tensor')}: {', '.join(map(shown, others[:NAMED]))}" if others else ""
@@ -155,14 +157,14 @@ def _case(found: _Difference, tensors: int) -> str:
         return "buffer"
     if found.equal is None and (not found.alone or tensors > 1):
         return "start"
-    return "" if found.alone else "pair" if len(found.ranks) == 2 else "unsynchronized"
+    return "" if found.alone else "pair" if found.ranks == 2 else "unsynchronized"
 
 
 def _who(found: _Difference, run: str) -> str:
     """Return who differs, as the begin of a sentence."""
-    alone, ranks = found.alone, len(found.ranks)
+    alone, ranks = found.alone, found.ranks
     if not alone:
-        pair = "ranks {} and {} of run {} differ".format(*found.ranks, run) if ranks == 2 else ""
+        pair = "ranks {} and {} of run {} differ".format(*found.pair, run) if ranks == 2 else ""
         return pair or f"{ranks} ranks of run {run} differ from each other"
     named = ", ".join(map(str, alone[:NAMED])) + ", …" * (len(alone) > NAMED)
     verb = f"rank {named} of run {run} differs" if len(alone) == 1 else f"ranks {named} of run {run} differ"
