@@ -101,6 +101,10 @@ ROWS = {
         f"{RUNS}::test_a_condition_in_python_raises_its_alert_and_a_good_end_none",
     ),
     "RunRestarted": Row("real process", f"{HERE}::test_a_run_that_begins_again"),
+    "ReplicasDiffer": Row(
+        "real processes",
+        "tests/end_to_end/test_replicas.py::test_differences_are_found_and_named_and_healthy_trainings_have_none",
+    ),
     "CheckpointOverdue": Row("simulated time", f"{LONG}::test_a_checkpoint_that_does_not_come"),
     "MonitorBlind": Row("simulated time", f"{LONG}::test_messages_that_a_client_had_to_drop"),
     "DeadLayer": Row("real training", f"{LAYERS}::test_a_dead_relu_layer_is_named"),
