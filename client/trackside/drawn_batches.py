@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
 from operator import index
@@ -21,6 +21,7 @@ MOST_SAMPLES = 16_384  # of a batch; of a larger one the first are kept
 MOST_BYTES = 256 * 1024  # of what is kept of a batch: more is not indices, but samples
 RECENT = 1024  # batches whose sizes are kept: more than there are of so many samples in `RecentBatches`
 KEPT = 16  # batches that a loader has yielded, in which their samples are looked up
+EARLY = 64  # batches fetched before the run is open that are kept
 FRAMES = 24  # callers among which the one that fetches a batch ahead is looked for
 IDS = ("__key__", "sample_id", "sample_ids", "id", "ids", "idx")  # keys of the ids in batches of iterable data sets
 
@@ -98,7 +99,7 @@ class LoaderIteration:
         if self.workers > 1 and not getattr(iterator, "_in_order", True):
             self.why = "in_order=False yields batches in another order than the sampler's"
             self.yields, self.turns = "_num_yielded", -1  # nor is it known which worker has made one
-        caller = next(_callers(), "")
+        caller = _fetcher()
         self.is_ahead = "accelerate" in caller or (bool(caller) and is_iterable and not hasattr(dataset, "__len__"))
 
     def newest(self) -> DrawnBatch | None:
@@ -285,16 +286,16 @@ def _ids(yielded: Mapping[Any, Any]) -> bytes | None:
     return None
 
 
-def _callers() -> Iterator[str]:
-    """Yield the modules among the callers that ask for a batch before they yield the one before."""
+def _fetcher() -> str:
+    """Return the module among the callers that asks for a batch before it yields the one before; empty if none does."""
     frame: Any = sys._getframe()  # noqa: SLF001  public in all but its name
     for _ in range(FRAMES):
-        name = frame.f_globals.get("__name__", "")
-        if name in _AHEAD:
-            yield name
-        frame = frame.f_back
         if frame is None:
-            return
+            break
+        if (name := frame.f_globals.get("__name__", "")) in _AHEAD:
+            return str(name)
+        frame = frame.f_back
+    return ""
 
 
 def _listed(drawn: Any) -> list[Any]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.auto.models import trained
 from trackside.pytorch.hooks import remove_all
-from trackside.pytorch.replicas import NEVER, Replicas
+from trackside.pytorch.overhead_budget import NEVER
+from trackside.pytorch.replicas import Replicas
 from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 from trackside.auto.hooks import LibraryHook, auto_run
 from trackside.auto.models import Models
 from trackside.auto.succession import Succession
-from trackside.drawn_batches import BatchFollower
+from trackside.drawn_batches import EARLY, BatchFollower
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
+from trackside.pytorch.overhead_budget import NEVER
 from trackside.totals.loader_workers import times_of
 from trackside.totals.phases import WAITED, WAITS, PhaseMark
 
@@ -44,9 +45,7 @@ if TYPE_CHECKING:
 
 OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
 AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead
-BEFORE = 64  # batches of the step that opens the run which are kept
 CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
-NEVER = 2**63  # a moment that does not come
 
 _EVALUATES = PhaseMark(enters=True, phase="eval", automatic=True)
 _EVALUATED = PhaseMark(enters=False, phase="eval", automatic=True)
@@ -66,18 +65,8 @@ class TrainingWatch:
 
     # Each step finds all of these in a few lines of the CPU caches, which a dictionary of them would not fit.
     __slots__ = (
-        *(
-            "_asked",
-            "_asks",
-            "_batch_of_loss",
-            "_batches",
-            "_divisor",
-            "_early",
-            "_evaluated",
-            "_fetched",
-            "_first_loss",
-        ),
-        "_follower",
+        *("_asked", "_asks", "_batch_of_loss", "_batches", "_divisor", "_early", "_evaluated", "_fetched"),
+        *("_first_loss", "_follower"),
         *("_guess", "_is_careful", "_is_compiling", "_is_evaluating", "_is_paused", "_is_waiting", "_iterator"),
         *("_loss", "_losses", "_of_workers", "_optimizer", "_others", "_others_stepped", "_queue"),
         *("_records_gradients", "_rows", "_run", "_samples", "_scaled", "_stepped", "_steps", "_steps_due"),
@@ -129,7 +118,7 @@ class TrainingWatch:
         self._run = auto_run
         self._queue: RowQueue | None = None
         self._rows: deque[Row] | None = None
-        self._early: deque[Row] = deque(maxlen=BEFORE)
+        self._early: deque[Row] = deque(maxlen=EARLY)
         """Rows of batches that came before the step that opens the run."""
         self._follower = BatchFollower(None)
         self._thread = 0

@@ -8,13 +8,11 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import open_run
-from trackside.drawn_batches import BatchFollower, note_draws
+from trackside.drawn_batches import EARLY, BatchFollower, note_draws
 from trackside.totals.phases import WAITED, PhaseMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-EARLY = 64  # batches that are kept before the run is open
 
 
 def follow_loaders(kind: Any) -> None:

@@ -7,6 +7,8 @@ from math import ceil, log2
 from random import Random
 from time import monotonic
 
+NEVER = 2**63  # a step, or a moment, that does not come
+
 MAX_STEPS_APART = 1024  # from one measurement to the next by default, whatever they cost
 
 # The rate doubles when the share allows this many times as many measurements: with 2, it would change back and forth.

@@ -18,7 +18,7 @@ from zlib import crc32
 from trackside.packing import text_of
 from trackside.pytorch.hooks import uncompiled
 from trackside.pytorch.observer import MeasuredSender
-from trackside.pytorch.overhead_budget import OverheadBudget
+from trackside.pytorch.overhead_budget import NEVER, OverheadBudget
 from trackside.pytorch.parameters import local_values, plain_name
 from trackside.rows import Measured
 from trackside.training_log import warn
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 SHARE = 0.0005  # share of the time that the hashes may cost
 MAX_STEPS_APART = 2**16  # so many that also for steps of a millisecond the share alone decides
 TIMES_MEASURED = 1.6  # what a hash costs in relation to its own time: the hooks and the watcher before and after it
-NEVER = 2**63
 
 ROW = 1024  # numbers of 8 bytes in a row of a part
 
