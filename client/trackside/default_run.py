@@ -182,8 +182,14 @@ def watch(
     replicas_except: str | Sequence[str] = (),
 ) -> Watcher:
     """Measure a PyTorch model in the default run, as `Run.watch`."""
-    compared = {"replicas": replicas, "replicas_except": replicas_except}
-    return _default().watch(model, optimizer, layers=layers, distributions=distributions, **compared)  # type: ignore[arg-type]
+    return _default().watch(
+        model,
+        optimizer,
+        layers=layers,
+        distributions=distributions,
+        replicas=replicas,
+        replicas_except=replicas_except,
+    )
 
 
 def observe(

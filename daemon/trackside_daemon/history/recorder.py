@@ -35,10 +35,9 @@ from trackside_daemon.model.records import (
 )
 
 MAX_LAST_ATTEMPTS = 10_000  # runs whose last attempt is cached
+IDLE_SECONDS = 60.0  # between two stored samples of the machine without a live run
 
 T = TypeVar("T")
-IDLE_SECONDS = 60.0
-
 log = logging.getLogger("trackside")
 
 

@@ -31,12 +31,8 @@ from trackside_daemon.model.text import number
 ALERTS = STALLS | {"TrainingProcessDied"}
 
 ANSWERS_APART_SECONDS = 1.0  # seconds between two answers of a rank that makes no progress
-RETRIES = (
-    5.0,
-    15.0,
-    60.0,
-    300.0,
-)  # seconds between two tries, while an alert fires that has no verdict yet, or one on a busy rank
+# Seconds between two tries, while an alert fires that has no verdict yet, or one on a busy rank.
+RETRIES = (5.0, 15.0, 60.0, 300.0)
 BUSY = 0.03  # CPU seconds of a main thread between the two answers from which on it does not wait
 GPU_SHARE = 0.05  # of the time, from which on a GPU is busy
 DEADLOCKS = ("other_operation", "other_shape")  # kinds that never end, whatever the GPUs do that wait

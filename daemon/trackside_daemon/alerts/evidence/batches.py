@@ -34,7 +34,11 @@ def batches(case: AlertCase) -> dict[str, Any]:
     with case.sources.history.reading() as connection:
         earlier = alert_reader.batches(connection, case.alert.run, EARLIER)
     of_alert = case.alert.fingerprint
-    own = [{**one} for one in earlier if one.pop("fingerprint") == of_alert and one.pop("alert")]
+    own = [
+        {name: value for name, value in one.items() if name not in {"alert", "fingerprint"}}
+        for one in earlier
+        if one["fingerprint"] == of_alert
+    ]
     times = [one[STEP] for one in case.alert.evidence.get(OCCURRENCES, ()) if STEP in one]
     found = [one for at in {step: 0, **dict.fromkeys(times[-AGAIN:])} for one in _asked(case, at, own)]
     if not found:
