@@ -110,8 +110,9 @@ def _selected(facts: Facts, quantity: Quantity) -> list[Resource]:
 def _summed(facts: Facts, quantity: Quantity, series: Sequence[Resource]) -> dict[float, float]:
     """Return the values at each moment of an attempt, summed over the series of one resource."""
     sums: defaultdict[float, float] = defaultdict(float)
+    pauses = facts.pauses
     for one in series:
         for moment, value in one.rates if quantity.is_rate else one.points:
-            if not any(began < moment < ended for began, ended in facts.pauses):
+            if not any(began < moment < ended for began, ended in pauses):
                 sums[moment] += value
     return sums

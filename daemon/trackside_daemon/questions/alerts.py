@@ -13,7 +13,7 @@ from trackside_daemon.questions.question import InvalidError, Limit, MissingErro
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from trackside_daemon.model.records import Silence
     from trackside_daemon.questions.question import History, Live
@@ -101,17 +101,14 @@ class Batches(OfRun, frozen=True, kw_only=True):
         from trackside_daemon.history.read import alert_reader
 
         uid = self.uid(connection)
-        return {"run": uid, "batches": [one for one in alert_reader.batches(connection, uid) if self._is_meant(one)]}
+        return {"run": uid, "batches": alert_reader.batches(connection, uid, step=self.step, rank=self.rank)}
 
     def complete(self, found: dict[str, Any], live: Live) -> dict[str, Any]:
         """See `Question`."""
         known = {(one["step"], one["rank"]) for one in found["batches"]}
         asked = [] if self.step is None else live.batches(found["run"], self.step)
-        new = [one for one in asked if self._is_meant(one) and (one["step"], one["rank"]) not in known]
+        new = [one for one in asked if self.rank in {None, one["rank"]} and (one["step"], one["rank"]) not in known]
         return {**found, "batches": [*found["batches"], *new]}
-
-    def _is_meant(self, batch: Mapping[str, Any]) -> bool:
-        return self.step in {None, batch["step"]} and self.rank in {None, batch["rank"]}
 
 
 class Silences(Question, frozen=True, kw_only=True):

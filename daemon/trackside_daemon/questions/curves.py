@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import islice, pairwise, repeat
+from itertools import islice, repeat
 from math import inf, isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon.history.read import charts, reader, series
-from trackside_daemon.history.read.resources import machine_stream
+from trackside_daemon.history.read.resources import growth, machine_stream
 from trackside_daemon.history.read.series import LogTail, StoredSeries, Window
 from trackside_daemon.history.schema import HOST
 from trackside_daemon.model.metric import json_number
@@ -19,7 +19,7 @@ from trackside_daemon.questions.question import InvalidError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.history.read.series import By
@@ -236,13 +236,8 @@ def machine(
             drawn = charts.chart(connection, one, tail, Window("time", low, high), points)
             means = drawn.means or [point[4] for point in drawn.points]
             values = [[0, *point[1:], 0, mean] for point, mean in zip(drawn.points, means, strict=True)]
-            found.append({"key": one.key, "points": list(_rates(values)) if name.endswith("_total") else values})
+            if name.endswith("_total"):
+                rates = growth((point[1], point[4]) for point in drawn.points)
+                values = [[0, at, rate, rate, rate, 0, rate] for at, rate in rates]
+            found.append({"key": one.key, "points": values})
     return [one for one in found if one["points"]]
-
-
-def _rates(points: Iterable[Sequence[float]]) -> Iterator[list[float]]:
-    """Yield the growth per second of a counter between points, without its resets."""
-    for before, after in pairwise(points):
-        if after[4] >= before[4] and after[1] > before[1]:
-            rate = (after[4] - before[4]) / (after[1] - before[1])
-            yield [0, after[1], rate, rate, rate, 0, rate]

@@ -247,8 +247,7 @@ class RunHistory:
             rank: Only those of this rank; None for all.
         """
         with self._reading() as connection:
-            found = alert_reader.batches(connection, self.id)
-        return [one for one in found if step in {None, one["step"]} and rank in {None, one["rank"]}]
+            return alert_reader.batches(connection, self.id, step=step, rank=rank)
 
     def to_arrow(
         self,

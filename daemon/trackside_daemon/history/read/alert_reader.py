@@ -70,8 +70,13 @@ def alerts(connection: sqlite3.Connection, wanted: AlertFilter = AlertFilter()) 
     return [_alert_json(row) for row in reversed(newest)]
 
 
-def batches(connection: sqlite3.Connection, run: str, limit: int = 1000) -> list[dict[str, Any]]:
-    """Return the batches of data in the evidence of a run's newest alerts, oldest first, each with the alert's fingerprint."""
+def batches(
+    connection: sqlite3.Connection, run: str, limit: int = 1000, *, step: int | None = None, rank: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the batches of data in the evidence of a run's newest alerts, oldest first, each with the alert's fingerprint.
+
+    Those of a *step* and a *rank*, if they are given.
+    """
     rows = connection.execute(
         "SELECT alert.id, alert.alert, alert.labels, alert.started, json_extract(alert.evidence, '$.batches') FROM alert "
         "JOIN run ON run.id = alert.run WHERE run.uid = ? AND json_type(alert.evidence, '$.batches') = 'array' "
@@ -82,6 +87,7 @@ def batches(connection: sqlite3.Connection, run: str, limit: int = 1000) -> list
         {**batch, "alert": id_, "fingerprint": fingerprint(name, run, json.loads(labels), started)}
         for id_, name, labels, started, found in reversed(rows)
         for batch in json.loads(found)
+        if step in {None, batch["step"]} and rank in {None, batch["rank"]}
     ]
 
 

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -43,11 +43,14 @@ class Resource(NamedTuple):
     @property
     def rates(self) -> list[tuple[float, float]]:
         """The increase per second of a counter until each point, without its resets."""
-        return [
-            (ended, (after - before) / (ended - began))
-            for (began, before), (ended, after) in pairwise(self.points)
-            if after >= before and ended > began
-        ]
+        return list(growth(self.points))
+
+
+def growth(points: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield the increase per second of a counter until each point, without its resets."""
+    for (began, before), (ended, after) in pairwise(points):
+        if after >= before and ended > began:
+            yield ended, (after - before) / (ended - began)
 
 
 def machine_stream(connection: sqlite3.Connection, uid: str) -> int | None:
