@@ -18,7 +18,7 @@ from bench.daemons import fresh_daemon
 from bench.pairs import Pairs
 from bench.table import head, interval, machine, row
 from trackside.default_run import init
-from trackside.drawn_batches import BatchFollower
+from trackside.drawn_batches import BatchFollower, packed
 from trackside.totals.phases import TimedLoader, _TimedIterator
 from trackside.totals.recent_batches import RecentBatches
 
@@ -123,7 +123,7 @@ def _sender(batch: Any, steps: int = 2000) -> tuple[float, int]:
             recent._waiting.clear()
         best = min(best, (thread_time() - begun) / steps)
     tracemalloc.start()
-    kept = [bytes(bytearray(batch[0][2])) for _ in range(64)]
+    kept = [packed(batch[0][2]) for _ in range(64)]
     size = tracemalloc.get_traced_memory()[0] + 64 * 200
     tracemalloc.stop()
     del kept

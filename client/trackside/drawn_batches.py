@@ -30,8 +30,8 @@ _ATTRIBUTE = "trackside_iteration"  # of an iterator: its `LoaderIteration`
 _AHEAD = "accelerate.data_loader", "lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers"
 
 
-DrawnBatch = tuple["LoaderIteration", int, "bytes | None"]
-"""A batch: its iteration, its number in it from 0, and the list of its samples in msgpack; None if they are unknown."""
+DrawnBatch = tuple["LoaderIteration", int, "list[int] | bytes | None"]
+"""A batch: its iteration, its number in it from 0, and its samples: a list, or one in msgpack; None if they are unknown."""
 
 
 class StepBatches(NamedTuple):
@@ -71,7 +71,7 @@ class LoaderIteration:
     )
 
     def __init__(self, iterator: Any = None) -> None:
-        self.drawn: dict[int, bytes | None] = {}
+        self.drawn: dict[int, list[int] | bytes | None] = {}
         self.sizes: dict[int, int] = {}
         self.dataset: Callable[[], Any] = _nothing
         self.iterator: Callable[[], Any] = _nothing
@@ -209,9 +209,6 @@ def note_draws() -> None:
     original = getattr(kind, _DRAWS, None)
     if original is None or hasattr(original, "trackside"):
         return
-    from msgspec.msgpack import Encoder  # of which `import torch` by itself needs nothing
-
-    encode = Encoder().encode
 
     @wraps(original)
     def next_index(self: Any) -> Any:
@@ -225,15 +222,16 @@ def note_draws() -> None:
             state = self.__dict__
             iteration = state.get(_ATTRIBUTE)
             number = 0 if iteration is None else state[iteration.draws]
-            if number and not iteration.why and type(drawn) is list and len(drawn) <= MOST_SAMPLES:
-                try:
-                    iteration.drawn[number] = encode(drawn)
-                except Exception:  # noqa: BLE001  of numbers of NumPy, or objects of the user's own
-                    _note(self, drawn, encode)
+            is_usual = (
+                type(drawn) is list and 0 < len(drawn) <= MOST_SAMPLES and type(drawn[0]) is int is type(drawn[-1])
+            )
+            if is_usual and number and not iteration.why:
+                # A copy, since a sampler may fill the same list again. The sender's thread packs it: see `packed`.
+                iteration.drawn[number] = drawn.copy()
                 if len(iteration.drawn) > iteration.kept:
                     iteration.trim(number)
             else:
-                iteration = _note(self, drawn, encode)
+                iteration = _note(self, drawn)
             if _around and iteration is not None:
                 _touch(iteration)
         except Exception:  # noqa: BLE001  private names of PyTorch may change, and training must go on
@@ -244,7 +242,17 @@ def note_draws() -> None:
     setattr(kind, _DRAWS, next_index)
 
 
-def _note(iterator: Any, drawn: Any, encode: Callable[[Any], bytes]) -> LoaderIteration:
+def packed(samples: list[Any]) -> bytes:
+    """Return a list of samples in msgpack."""
+    from msgspec.msgpack import encode  # of which `import torch` by itself needs nothing
+
+    try:
+        return encode(samples)
+    except Exception:  # noqa: BLE001  of numbers of NumPy, or objects of the user's own
+        return encode([_id(one) for one in samples])
+
+
+def _note(iterator: Any, drawn: Any) -> LoaderIteration:
     """Note the first batch of an iteration, or an unusual one."""
     state = iterator.__dict__
     iteration: LoaderIteration | None = state.get(_ATTRIBUTE)
@@ -254,10 +262,7 @@ def _note(iterator: Any, drawn: Any, encode: Callable[[Any], bytes]) -> LoaderIt
     samples = None
     if not iteration.why:
         listed = _listed(drawn)
-        try:
-            samples = encode(listed[:MOST_SAMPLES])
-        except Exception:  # noqa: BLE001  of numbers of NumPy, or objects of the user's own
-            samples = encode([_id(one) for one in listed[:MOST_SAMPLES]])
+        samples = packed(listed[:MOST_SAMPLES])
         if len(listed) > MOST_SAMPLES:
             iteration.sizes[number] = len(listed)
     elif iteration.turns == number and iteration.workers and all(state["_workers_status"]):
@@ -274,15 +279,13 @@ def _touch(iteration: LoaderIteration) -> None:
 
 def _ids(yielded: Mapping[Any, Any]) -> bytes | None:
     """Return the ids that a batch has itself, as of WebDataset; numbers on a device are left there."""
-    from msgspec.msgpack import encode  # the same
-
     for key in IDS:
         ids: Any = yielded.get(key)
         if getattr(ids, "is_cpu", False) and ids.dim() == 1 and not ids.is_floating_point():
             ids = ids[:MOST_SAMPLES].tolist()
         ids = ids[:MOST_SAMPLES] if isinstance(ids, (list, tuple)) else ()
         if ids and all(type(one) in {int, str} for one in ids):
-            return encode([_id(one) for one in ids])
+            return packed([_id(one) for one in ids])
     return None
 
 

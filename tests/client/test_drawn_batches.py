@@ -25,7 +25,7 @@ from torch.utils.data import (
 
 from trackside import drawn_batches
 from trackside.captures.batches import NAMING_SECONDS, batches
-from trackside.drawn_batches import BatchFollower, KeptBatches, StepBatches, note_draws
+from trackside.drawn_batches import BatchFollower, KeptBatches, StepBatches, note_draws, packed
 from trackside.totals.phases import PhaseMark, TimedLoader
 from trackside.totals.recent_batches import MOST_BYTES, RecentBatches
 from trackside.wire import BatchSamples
@@ -119,7 +119,7 @@ def drawn(loader: Any, epochs: int = 2, describe: Any = None) -> tuple[list[Any]
 
 
 def samples(noted: list[tuple[DrawnBatch, ...]]) -> list[Any]:
-    return [[decode(one[2] or b"\x90") for one in of] for of in noted]
+    return [[decode(packed(one[2]) if isinstance(one[2], list) else one[2] or b"\x90") for one in of] for of in noted]
 
 
 @pytest.mark.parametrize(("workers", "keeps"), [(0, False), (2, False), (2, True)])

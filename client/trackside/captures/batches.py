@@ -36,8 +36,8 @@ def batches(kept: KeptBatches) -> Batches:
 
 
 def _samples(drawn: DrawnBatch, room: int) -> BatchSamples:
-    iteration, number, encoded = drawn
-    every = [] if encoded is None else decode(encoded)
+    iteration, number, kept = drawn
+    every = kept if isinstance(kept, list) else [] if kept is None else decode(kept)
     samples, dataset = every[:room], iteration.dataset()
     return BatchSamples(
         [one if type(one) is int and abs(one) < 2**63 else text_of(one)[:SAMPLE_LENGTH] for one in samples],
@@ -45,7 +45,7 @@ def _samples(drawn: DrawnBatch, room: int) -> BatchSamples:
         dataset="" if dataset is None else type(dataset).__name__[:SAMPLE_LENGTH],
         number=number + 1,
         iteration=iteration.number,
-        worker=number % iteration.workers if encoded is None and number < iteration.turns else None,
+        worker=number % iteration.workers if kept is None and number < iteration.turns else None,
         why="" if samples else iteration.why,
     )
 

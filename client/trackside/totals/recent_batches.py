@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trackside.drawn_batches import KeptBatches, StepBatches
+from trackside.drawn_batches import KeptBatches, StepBatches, packed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,7 +28,8 @@ class RecentBatches:
     def arrived(self, time: int, batches: Collection[DrawnBatch]) -> None:
         """Add batches that a training fetched at *time* in monotonic nanoseconds."""
         waiting = self._waiting
-        for batch in batches:
+        for iteration, number, samples in batches:
+            batch = iteration, number, packed(samples) if type(samples) is list else samples
             waiting.append((time, batch))
             self._bytes += _size(batch)
         if time <= self._last[0]:  # fetched for the step that has opened the run
