@@ -174,7 +174,8 @@ def _thresholds(
     section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions
 ) -> dict[str, list[Group]]:
     """Return the rules that the daemon evaluates too, by group, in its order: an inhibiting rule comes first."""
-    disabled, groups = DisabledAlerts(section.off), {}
+    disabled = DisabledAlerts(section.off)
+    groups: dict[str, list[Group]] = {}
     for subsystem, rules in builtin.subsystems(section.thresholds).items():
         described = (
             replace(
