@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STEP = 0.010
 WARM_UP = 1000
-WIDTHS = (64, 512, 2048)  # of a layer: its 16 KiB, its MiB, and 16 MiB in parts
+WIDTHS = (64, 512)  # of a layer: its 16 KiB, and its MiB, which is a part of a larger one on a CPU
 
 
 def main() -> None:
