@@ -10,6 +10,7 @@ export const FONT = "12px Inter, system-ui, sans-serif";
 const LABEL_FONT = "11px Inter, system-ui, sans-serif";
 const MOST_LINES = 12; // With more lines, labels would cover each other.
 const MOST_CHARACTERS = 14;
+const END_CHARACTERS = 8; // Names differ at their ends.
 const LINE_HEIGHT = 12;
 const GAP = 5;
 const measure = document.createElement("canvas").getContext("2d");
@@ -293,7 +294,7 @@ function nonfinite(u, { drawn, window }) {
   const ratio = devicePixelRatio;
   const [top, height, size] = [u.bbox.top, u.bbox.height, 3 * ratio];
   const bottom = top + height - size - (RIBBON + 2) * ratio;
-  for (const { line, columns } of drawn) {
+  for (const [row, { line, columns }] of drawn.entries()) {
     for (const span of nonfiniteSpans(columns)) {
       const [left, right] = span.map((x) => u.valToPos(Math.min(to, Math.max(from, x)), "x", true));
       if (span[1] < from || span[0] > to) continue;
@@ -310,7 +311,7 @@ function nonfinite(u, { drawn, window }) {
       } else {
         u.ctx.font = LABEL_FONT.replace("11px", `${11 * ratio}px`);
         u.ctx.textAlign = "left";
-        u.ctx.fillText("NaN", left + size, top + 12 * ratio, right - left);
+        u.ctx.fillText("NaN", left + size, top + 12 * ratio * (row + 1), right - left);
         u.ctx.rect(left, top, right - left, height);
         u.ctx.clip();
         u.ctx.beginPath();
@@ -365,7 +366,8 @@ function labels(drawn, to = Infinity) {
 }
 
 function shortened(label) {
-  return label.length > MOST_CHARACTERS ? `${label.slice(0, MOST_CHARACTERS - 1)}…` : label;
+  return label.length > MOST_CHARACTERS
+    ? `${label.slice(0, MOST_CHARACTERS - END_CHARACTERS - 1)}…${label.slice(-END_CHARACTERS)}` : label;
 }
 
 // Draws the labels beside the plot, one below the other where lines end close together.

@@ -166,6 +166,7 @@ export function hottest(lines, runs) {
   const [most] = all.sort((a, b) => b.heat - a.heat);
   if (!most) return "";
   const during = runs.filter(({ time, until }) => time <= most.time && most.time <= until).map(({ text }) => text);
+  if (during.length > 3) during.splice(2, Infinity, `${during.length - 2} more runs`);
   return [`Hottest: ${most.label}, ${number(most.heat, 3)} °C, ${when(most.time)}`, ...during].join(", ");
 }
 

@@ -5,7 +5,7 @@ import { h, setText, ENDED, fillSelect, unseen } from "/static/dom.js";
 import { plural } from "/static/format.js";
 import { icon } from "/static/icons.js";
 import { runSelection } from "/static/overview/selection.js";
-import { labels } from "/static/picker.js";
+import { labels, liveFirst } from "/static/picker.js";
 import { RUNS_MS, isDue } from "/static/polling.js";
 import { editRun } from "/static/runs/edit.js";
 import { allColumns, columnOf, completions, defaultColumns, grouped, prepared, sorted } from "/static/runs/columns.js";
@@ -119,7 +119,7 @@ class Runs {
     const found = this.runs.filter(({ id }) => !this.deleted.has(id) && (!this.found || this.found.ids.has(id)));
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
-    if (this.sort.id === "started") ordered.sort((a, b) => Number(ENDED.has(a.state)) - Number(ENDED.has(b.state)));
+    if (this.sort.id === "started") liveFirst(ordered);
     const by = this.group && columnOf(this.group);
     const groups = by ? grouped(ordered, by) : [[undefined, ordered]];
     this.listed = groups.flatMap(([, runs]) => runs);

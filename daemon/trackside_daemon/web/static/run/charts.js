@@ -245,7 +245,7 @@ function toLine(item, index, params, attempts) {
     index: params === "all" && attempts === 1 ? rank : index };
 }
 
-// Returns [name, keys] of each section: the unnamed section first; within a section, losses first.
+// Returns [name, keys] of each section: those with a loss first, then the unnamed one; within one, losses first.
 export function sections(keys, workspace = { order: [] }) {
   const prefix = (key) => key.slice(0, Math.max(0, key.indexOf("/")));
   const indexes = new Map(keys.map((key, index) => [key, index]));
@@ -260,7 +260,8 @@ export function sections(keys, workspace = { order: [] }) {
   const isPlaced = workspace.order.length > 0; // By hand: losses need not come first.
   const order = (a, b) => (isPlaced ? 0 : rank(a) - rank(b)) || indexes.get(a) - indexes.get(b);
   return [...groups].filter(([, sectionKeys]) => sectionKeys.length)
-    .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)]);
+    .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)])
+    .sort(([, [a]], [, [b]]) => (isPlaced ? 0 : Number(isLoss(b)) - Number(isLoss(a))));
 }
 
 // Combines the requests of several charts for the same window into one request for several keys.

@@ -92,10 +92,7 @@ export class Header {
         h("div.run-actions", {}, actions)),
       h("div.run-figures", {}, h("dl.run-tiles", {}, [...this.tiles.values()].map((item) => item.element)),
         this.results),
-      this.cause,
-      this.firing,
-      this.moreAlerts,
-      this.stacks.root);
+      this.cause, this.firing, this.moreAlerts, this.stacks.root);
   }
 
   // Sets the link to an export of what the charts show.

@@ -67,6 +67,7 @@ export class Machine {
       const lines = linesOf(series.filter(({ key }) => this.#isOfRun(key)));
       // Such as GPUs of a machine without any, or of a run that was over after a moment.
       chart.root.hidden = this.ended && begin === undefined && lines.every((line) => line.points.length < 2);
+      this.root.hidden = this.charts.every((item) => item.root.hidden);
       return lines;
     };
     const update = (begin, end) => this.#zoom(onZoom, begin, end);
