@@ -90,15 +90,12 @@ export class Chart {
 
   // Shows the chart over the whole width and higher, or as the others.
   setFull(full) {
+    this.isFull = full;
     this.root.classList.toggle("full", full);
     this.fullButton.setAttribute("aria-pressed", String(full));
     this.view.height = full ? FULL_HEIGHT : this.normalHeight;
     this.u?.setSize({ width: this.view.width, height: this.view.height });
     this.onOwn(this.own);
-  }
-
-  get isFull() {
-    return this.root.classList.contains("full");
   }
 
   // Called by the queue; returns whether there is a plot.

@@ -251,6 +251,7 @@ const MARK = { critical: "bad", warning: "warn" };
 
 const MOST_EVENT_LINES = 20; // With more events, only their squares are drawn.
 const HATCH = 9; // Distance of the lines in pixels.
+const MOST_HATCHED = 2; // Lines; more would stand behind each other's.
 const RIBBON = 4; // Height in pixels of the ribbon of alerts along the axis.
 
 // Draws a triangle for an alert, a square for an event, and ribbons along the axis: while an alert fires, and of bands.
@@ -288,7 +289,8 @@ function drawMarks(u, { marks, window }) {
   u.ctx.setLineDash([]);
 }
 
-// Hatches where a line is NaN or infinite, in red if it is alone; a cross at the bottom edge where that is narrow.
+// Hatches where a line is NaN or infinite, in red if it is alone; a cross at the bottom edge where that is narrow, or
+// where it begins if there are many lines.
 function nonfinite(u, { drawn, window }) {
   const [from, to] = window();
   const ratio = devicePixelRatio;
@@ -299,7 +301,7 @@ function nonfinite(u, { drawn, window }) {
       const [left, right] = span.map((x) => u.valToPos(Math.min(to, Math.max(from, x)), "x", true));
       if (span[1] < from || span[0] > to) continue;
       u.ctx.save();
-      const isNarrow = right - left < 2 * size;
+      const isNarrow = right - left < 2 * size || drawn.length > MOST_HATCHED;
       u.ctx.strokeStyle = u.ctx.fillStyle = isNarrow || drawn.length > 1 ? seriesColor(line.index) : themeColor("bad");
       u.ctx.lineWidth = 1.5 * ratio;
       u.ctx.beginPath();

@@ -139,9 +139,8 @@ export class OverTime {
       chart.root.hidden = !found.length && from === undefined && keys[0] === `${HOST}cpu_core_busy_ratio`;
       return found;
     };
-    const onZoom = (from, to) => this.#zoom(from, to);
-    const chart = new Chart({ title, by: "time", load, onZoom, sync: "system", marks: this.marks, ...settings },
-      this.signal);
+    const chart = new Chart({ title, by: "time", load, onZoom: (from, to) => this.#zoom(from, to), sync: "system",
+      marks: this.marks, ...settings }, this.signal);
     return chart;
   }
 

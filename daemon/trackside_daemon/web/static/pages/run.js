@@ -39,6 +39,8 @@ class Tabs {
   open(name) {
     this.selected = name;
     this.update();
+    const { button } = this.tabs.find((item) => item.name === name);
+    requestAnimationFrame(() => { this.list.scrollLeft = button.offsetLeft - this.list.clientWidth / 2; });
   }
 
   // Hides tabs without content, except the one that is open.

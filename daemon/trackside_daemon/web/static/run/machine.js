@@ -70,9 +70,8 @@ export class Machine {
       this.root.hidden = this.charts.every((item) => item.root.hidden);
       return lines;
     };
-    const update = (begin, end) => this.#zoom(onZoom, begin, end);
-    const chart = new Chart({ title, by: "time", from, to, load, onZoom: update, sync: "run-machine", ...settings },
-      signal);
+    const chart = new Chart({ title, by: "time", from, to, load, sync: "run-machine", ...settings,
+      onZoom: (begin, end) => this.#zoom(onZoom, begin, end) }, signal);
     return chart;
   }
 
