@@ -5,11 +5,12 @@ import { isTime, joinTables, markPosition, pointsByTime, stack, toColumns } from
 import { Legend, marksText, tooltipContent } from "/static/charts/legend.js";
 import { drawSoon, loadSoon } from "/static/charts/draw_queue.js";
 import { options, valuesAt } from "/static/charts/plot.js";
-import { chartImage, save } from "/static/charts/image.js";
+import { chartImage } from "/static/charts/image.js";
 import { attachTouch, attachWheelPan, handleKey, startPan } from "/static/charts/interaction.js";
 import { chartSettings } from "/static/charts/settings.js";
 import { smooth, withSurroundings } from "/static/charts/smoothing.js";
-import { h, setText, setTitle } from "/static/dom.js";
+import { fileName } from "/static/export/files.js";
+import { download, h, setText, setTitle } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 import { number, short, span, when } from "/static/format.js";
 
@@ -150,7 +151,8 @@ export class Chart {
     this.valueText = h("span.now");
     this.fullButton = icon("full", "Full width", () => this.setFull(!this.isFull));
     this.fullButton.setAttribute("aria-pressed", "false");
-    this.saveButton = icon("png", "Download as PNG", async () => save(await chartImage(this), this.pictureTitle));
+    this.saveButton = icon("png", "Download as PNG", async () =>
+      download(await chartImage(this), fileName({ keys: [], form: "png" }, this.pictureTitle)));
     this.saveButton.disabled = true; // Until there is data.
     this.settings = chartSettings(this, (own) => this.setOwn(own));
     this.plot = h("div.plot",

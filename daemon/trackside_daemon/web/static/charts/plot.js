@@ -127,17 +127,14 @@ function formatDurations(u, splits) {
 const STEP_INCREMENTS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((item) => item * 10 ** power)).flat();
 
 const AXES = {
-  step: { space: 70, values: formatSteps, incrs: STEP_INCREMENTS },
+  step: { space: 70, incrs: STEP_INCREMENTS,
+    values: (u, splits) => tickTexts(splits.map((item) => (Number.isInteger(item) ? item : null))) },
   relative: { space: 70, values: formatDurations, incrs: DURATION_INCREMENTS },
   time: { space: 95, values: formatTimes },
 };
 const OTHER_AXIS = { space: 70, values: (u, splits) => tickTexts(splits), incrs: INCREMENTS };
 
 const ownAxis = ({ splits, label }) => ({ splits: () => splits, values: (u, places) => places.map(label) });
-
-function formatSteps(u, splits) {
-  return tickTexts(splits.map((item) => (Number.isInteger(item) ? item : null)));
-}
 
 function formatTimes(u, splits, axis, space, interval) {
   const two = (item) => String(item).padStart(2, "0");

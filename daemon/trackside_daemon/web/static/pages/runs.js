@@ -114,7 +114,7 @@ class Runs {
     this.table.root.hidden = !this.runs.length;
     const ids = this.ids.length ? this.ids : defaultColumns(this.runs);
     this.shownIds = ids;
-    const names = allIds(this.runs, []).filter((id) => !NOT_GROUPED.includes(id));
+    const names = allColumns(this.runs, []).flatMap(([, ids]) => ids).filter((id) => !NOT_GROUPED.includes(id));
     fillSelect(this.groups, ["", ...names], (id) => columnOf(id)?.title ?? "none", this.group);
     const found = this.runs.filter(({ id }) => !this.deleted.has(id) && (!this.found || this.found.ids.has(id)));
     const column = columnOf(this.sort.id) ?? columnOf("started");
@@ -277,8 +277,6 @@ class Runs {
     setText(this.error, problem.message);
   }
 }
-
-const allIds = (runs, keys) => allColumns(runs, keys).flatMap(([, ids]) => ids);
 
 function readWidths() {
   try {

@@ -2,6 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { downloadReport } from "/static/export/files.js";
 import { calculated, isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { FORMULAS } from "/static/charts/settings.js";
@@ -135,6 +136,7 @@ export class Charts {
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
     const load = (request) => this.#loadBoth([key, chart.second], chart.formula, request);
     const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load }, this.signal);
+    chart.svg = () => downloadReport(this.run, { format: "svg", key }, this.signal);
     chart.others = () => [...this.charts.keys()].filter((other) => other !== key);
     if (workspace.full.includes(key)) chart.setFull(true);
     arrangeable(chart, key, workspace, () => this.shown);
