@@ -10,7 +10,7 @@ import msgspec
 
 from trackside_daemon.agents import tools
 from trackside_daemon.agents.fitting import fits, page
-from trackside_daemon.agents.untrusted import identifier, mark, marker, unmark
+from trackside_daemon.agents.untrusted import identifier, key, mark, marker, unmark
 from trackside_daemon.model.configuration import changes
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.model.troubles import TROUBLES
@@ -90,7 +90,8 @@ class Answers:
             }
         )
         health = runs[0]["health"] if runs else "ok"
-        return {"health": health, "now": now, **page("runs", runs, 0, SHOWN_LIVE, **rest)}
+        answer = page("runs", runs, 0, SHOWN_LIVE, health=health, now=now, **rest)
+        return {"health": health, "runs": answer.pop("runs"), **answer}
 
     async def runs(self, wanted: tools.RunsArguments) -> dict[str, Any]:
         """List runs."""
@@ -113,8 +114,8 @@ class Answers:
         if verdict:  # that on a hang has lines of the training's code
             verdict = mark(verdict, VERDICT_LETTERS) if hang else speak(verdict)
         return {
-            "health": diagnosis["health"],
             "cause": first.get("cause", "none"),
+            "health": diagnosis["health"],
             **first,
             "verdict": verdict or None,
             "hang": mark(hang["text"], VERDICT_LETTERS) if hang else None,
@@ -162,20 +163,20 @@ class Answers:
 
     async def rank(self, wanted: tools.RankArguments) -> dict[str, Any]:
         """Rank runs by a key or a result: each with its difference from the best, and whether that is more than noise."""
-        key = unmark(wanted.key)
+        name = unmark(wanted.key)
         if wanted.runs:
-            ids = list(dict.fromkeys([await self._resolve(name) for name in wanted.runs]))
+            ids = list(dict.fromkeys([await self._resolve(run) for run in wanted.runs]))
         else:
             listed = await self._ask(table.Runs(query=unmark(wanted.query), limit=tools.MOST_RANKED))
             ids = [run["id"] for run in listed["runs"]]
         heads = {uid: await self._ask(Head(id=uid)) for uid in ids}
-        results = {uid: head["summary"].get(key) for uid, head in heads.items()}
+        results = {uid: head["summary"].get(name) for uid, head in heads.items()}
         rows: list[dict[str, Any]] = [
             {"id": uid, "value": value} for uid, value in results.items() if isinstance(value, int | float)
         ]
         note = tools.RESULT_NOTE
         if not rows:
-            rows, note = await self._compared(ids, key, higher=wanted.higher), tools.RANK_NOTE
+            rows, note = await self._compared(ids, name, higher=wanted.higher), tools.RANK_NOTE
         known = [row for row in rows if isinstance(row.get("value"), int | float)]
         known.sort(key=lambda row: row.get("difference", row["value"]), reverse=wanted.higher)
         shown = [{**row, "id": identifier(row["id"]), "name": mark(heads[row["id"]]["name"])} for row in known]
@@ -183,21 +184,21 @@ class Answers:
         return {
             "best": shown[0]["id"] if shown else None,
             "tied_with": [row["id"] for row in shown[1:] if row.get("tied")],
-            "key": mark(key),
+            "key": key(name),
             "ranked": shown,
             "not_ranked": [
-                {"id": identifier(uid), "why": mark(others.get(uid) or f"it has neither a key nor a result {key}")}
+                {"id": identifier(uid), "why": mark(others.get(uid) or f"it has neither a key nor a result {name}")}
                 for uid in ids
                 if uid not in {row["id"] for row in known}
             ],
             "note": note,
         }
 
-    async def _compared(self, ids: list[str], key: str, *, higher: bool) -> list[dict[str, Any]]:
+    async def _compared(self, ids: list[str], name: str, *, higher: bool) -> list[dict[str, Any]]:
         """Return a row for each run that has a key, with its difference from the best one, and the 95 % interval of it."""
         reference, rows = ids[0] if ids else "", []
         for _ in range(2):  # the first reference is a guess: the differences from it show the best run
-            rows = [await self._against(uid, reference, key) for uid in ids]
+            rows = [await self._against(uid, reference, name) for uid in ids]
             known = [row for row in rows if "difference" in row]
             finest = (max if higher else min)(known, key=lambda row: row["difference"], default={"id": reference})
             if finest["id"] == reference:
@@ -205,9 +206,9 @@ class Answers:
             reference = finest["id"]
         return rows
 
-    async def _against(self, uid: str, reference: str, key: str) -> dict[str, Any]:
-        found = await self._ask(table.Comparison(run=(uid,), baseline=(reference,), key=(key,)))
-        effect: dict[str, Any] = next((one for one in found["effects"] if one["quantity"] == key), {})
+    async def _against(self, uid: str, reference: str, name: str) -> dict[str, Any]:
+        found = await self._ask(table.Comparison(run=(uid,), baseline=(reference,), key=(name,)))
+        effect: dict[str, Any] = next((one for one in found["effects"] if one["quantity"] == name), {})
         row = {"id": uid, **_picked(effect, RANK_FIELDS)}
         low, high = row.get("difference_low"), row.get("difference_high")
         if uid != reference and "difference" in row:
@@ -225,7 +226,7 @@ class Answers:
         rest = {
             "resume_from": _checkpoint(good[-1], now) if good else None,
             "best": _checkpoint(finest, now) if finest else None,
-            "metric": mark(found["metric"]),
+            "metric": key(found["metric"]),
             "run": identifier(found["run"]),
             "check": "trackside checkpoints latest RUN --good reads the files again before it prints the path",
         }
@@ -248,12 +249,13 @@ class Answers:
 
     async def compare(self, wanted: tools.CompareArguments) -> dict[str, Any]:
         """Compare runs with their baseline, each quantity with its interval."""
-        run, baseline, key = (tuple(map(unmark, texts)) for texts in (wanted.runs, wanted.baseline, wanted.keys))
-        found = await self._ask(table.Comparison(run=run, baseline=baseline, key=key))
+        run, baseline, keys = (tuple(map(unmark, texts)) for texts in (wanted.runs, wanted.baseline, wanted.keys))
+        found = await self._ask(table.Comparison(run=run, baseline=baseline, key=keys))
         if not found["baseline"] and len(run) > 1:  # the first one, as of the command compare
-            found = await self._ask(table.Comparison(run=run[1:], baseline=run[:1], key=key))
+            found = await self._ask(table.Comparison(run=run[1:], baseline=run[:1], key=keys))
+        speak = await self._marker([*found["runs"], *found["baseline"]])
         return {
-            "effects": [_effect(effect) for effect in found["effects"]],
+            "effects": [_effect(effect, speak) for effect in found["effects"]],
             "runs": list(map(identifier, found["runs"])),
             "baseline": list(map(identifier, found["baseline"])),
             "chosen": found["chosen"],
@@ -265,7 +267,7 @@ class Answers:
         name, keys = unmark(wanted.run), tuple(map(unmark, wanted.keys))
         if not keys:
             run = await self._ask(table.Run(id=name, limit=SHOWN_METRICS))
-            shown = [{**_picked(one, METRIC_FIELDS), "key": mark(one["key"])} for one in run["metrics"]]
+            shown = [{**_picked(one, METRIC_FIELDS), "key": key(one["key"])} for one in run["metrics"]]
             return page("keys", shown, wanted.offset, SHOWN_METRICS, series=run["series"])
         asked = table.Series(
             run=(name,),
@@ -280,7 +282,7 @@ class Answers:
             found = (await self._ask(asked))["series"]
             answer = {"columns": ["step", "min", "max", "last"], "series": [_curve(one) for one in found]}
             if asked.points == 1 or (len(found) * asked.points <= wanted.points and fits(answer)):
-                lacking = [mark(key) for key in keys if key not in {one["key"] for one in found}]
+                lacking = [key(one) for one in keys if one not in {one["key"] for one in found}]
                 return {**answer, **({"missing": lacking} if lacking and not keys[0].startswith("trackside_") else {})}
             # Fewer points, rather than an end cut off; attempts and series of the machine share them.
             fewer = min(asked.points * 3 // 4, wanted.points // len(found))
@@ -329,7 +331,7 @@ def recorded(found: Mapping[str, Any]) -> dict[str, Any]:
 def _curve(series: Mapping[str, Any]) -> dict[str, Any]:
     """Return a series without the times of its points."""
     points = [[step, *values] for step, _, *values in series["points"]]
-    return {"key": mark(series["key"]), "rank": series["rank"], "attempt": series["attempt"], "points": points}
+    return {"key": key(series["key"]), "rank": series["rank"], "attempt": series["attempt"], "points": points}
 
 
 def _picked(found: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
@@ -405,8 +407,8 @@ def _alert(alert: Mapping[str, Any], speak: Callable[[str], str]) -> dict[str, A
     return {**shown, **run, "summary": speak(alert["summary"]), **advice}
 
 
-def _effect(effect: Mapping[str, Any]) -> dict[str, Any]:
-    known = {key: value for key, value in effect.items() if value not in {None, ""}}
-    if not effect["unit"]:  # a key of the training
-        known["quantity"] = mark(effect["quantity"])
-    return {**known, **({"unknown": mark(effect["unknown"])} if effect["unknown"] else {})}
+def _effect(effect: Mapping[str, Any], speak: Callable[[str], str]) -> dict[str, Any]:
+    known = {name: value for name, value in effect.items() if value not in {None, ""}}
+    if not effect["unit"]:
+        known["quantity"] = key(effect["quantity"])
+    return {**known, **({"unknown": speak(effect["unknown"])} if effect["unknown"] else {})}

@@ -208,7 +208,7 @@ TOOLS = {
     "why": Tool(
         WhyArguments,
         shapes.Why,
-        "Explain why a run is slow or broken: `health`, then `cause` (none if nothing is wrong), with lost seconds, evidence, advice, "
+        "Explain why a run is slow or broken: `cause` first (none if nothing is wrong; what stops the run before what slows it), with lost seconds, evidence, advice, "
         "and a check for afterwards. `ledger` has the seconds of the run by account.",
     ),
     "changes": Tool(

@@ -42,6 +42,11 @@ def unmark(text: str) -> str:
     return text.removeprefix(OPEN).removesuffix(CLOSE)
 
 
+def key(text: str) -> str:
+    """Return a key; one that is not a word of ours is marked."""
+    return text if text in KNOWN else mark(text)
+
+
 def identifier(text: str) -> str:
     """Return an id as it is; one that is more than a short word is marked."""
     return text if _ID.fullmatch(text) else mark(text)
@@ -53,8 +58,14 @@ def marker(texts: Iterable[str]) -> Callable[[str], str]:
     From a long text on, the rest of the sentence is marked, because such a text may be cut.
     """
     cleaned = {_clean(text).strip() for text in texts}
-    foreign = {text for text in cleaned - KNOWN if len(text) > 2 and not text.isdecimal()}
-    long = {re.escape(text[:LONG_LETTERS]) + ".*" for text in foreign if len(text) > LONG_LETTERS}
-    short = sorted((text for text in foreign if len(text) <= LONG_LETTERS), key=len, reverse=True)
-    pattern = re.compile("|".join([*long, *(rf"(?<!\w){re.escape(text)}(?!\w)" for text in short)]) or "(?!)")
-    return lambda sentence: pattern.sub(lambda found: mark(found[0]), _clean(sentence))
+    foreign = sorted(text for text in cleaned - KNOWN if len(text) > 2 and not text.isdecimal())
+    foreign.sort(key=len, reverse=True)
+
+    def speak(sentence: str) -> str:
+        sentence = _clean(sentence)
+        present = [text for text in foreign if text[:LONG_LETTERS] in sentence]  # of maybe a hundred thousand keys
+        whole = [rf"(?<!\w){re.escape(text)}(?!\w)" for text in present]
+        cut = [re.escape(text[:LONG_LETTERS]) + ".*" for text in present if len(text) > LONG_LETTERS]
+        return re.sub("|".join((*whole, *cut)) or "(?!)", lambda found: mark(found[0]), sentence)
+
+    return speak

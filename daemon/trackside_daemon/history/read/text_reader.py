@@ -23,7 +23,14 @@ def texts(connection: sqlite3.Connection, head: Mapping[str, Any]) -> Iterator[s
         connection: In a transaction.
         head: The run, as of `reader.head`.
     """
-    yield from (head["name"], head["cause"], head["user"] or "", head["notes"] or "", *map(str, head["tags"]))
+    yield from (
+        head["id"],
+        head["name"],
+        head["cause"],
+        head["user"] or "",
+        head["notes"] or "",
+        *map(str, head["tags"]),
+    )
     for attempt in head["attempt_list"]:
         yield from _leaves({name: attempt.get(name) for name in _OF_ATTEMPT})
         yield from (phase for seconds in attempt.get("phases", {}).values() for phase in seconds)
@@ -34,7 +41,7 @@ def texts(connection: sqlite3.Connection, head: Mapping[str, Any]) -> Iterator[s
     )
     yield from (key for (key,) in connection.execute(keys, uid))
     alerts = (
-        "SELECT alert, summary, description, labels FROM alert JOIN run ON run.id = alert.run WHERE run.uid = ? "
+        "SELECT alert, alert.summary, description, labels FROM alert JOIN run ON run.id = alert.run WHERE run.uid = ? "
         "ORDER BY alert.id DESC LIMIT ?"
     )
     for name, summary, description, labels in connection.execute(alerts, uid):
