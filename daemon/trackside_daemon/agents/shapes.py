@@ -1,8 +1,9 @@
-"""The shapes of answers to agents, of which the tools' output schemas are made; every field may be absent."""
+"""The shapes of answers to agents, of which the tools' output schemas are made; every field may be absent. Entries of lists name their fields."""
 
 from typing import Any, Literal, TypedDict
 
 Number = float | Literal["nan", "inf", "-inf"]
+Entry = dict[str, Any]
 Health = Literal["ok", "slow", "broken"]
 
 
@@ -14,64 +15,25 @@ class Answer(TypedDict, total=False):
     now: float
 
 
-class Alert(TypedDict, total=False):
-    """An alert; ``ended`` is absent while it fires."""
-
-    id: int
-    alert: str
-    severity: str
-    started: float
-    ended: float
-    silenced_until: float
-    run: str
-    summary: str
-    advice: str
-
-
-class Checkpoint(TypedDict, total=False):
-    """A checkpoint; ``good``: an audit has found it intact."""
-
-    path: str
-    step: int
-    state: str
-    good: bool
-    reason: str
-    age_seconds: float
-    checked: float
-    value: Number
-    attempt: int
-
-
-class Run(TypedDict, total=False):
-    """A run; ``summary`` has its results as pairs."""
-
-    id: str
-    name: str
-    state: str
-    cause: str
-    started: float
-    ended: float
-    attempt: int
-    step: int
-    loss: Number
-    tags: list[str]
-    summary: list[list[str | float | bool]]
-
-
-class Standing(Run, total=False):
-    """A run, and how it stands."""
+class Overview(Answer, total=False):
+    """The answer of ``overview``."""
 
     health: Health
-    verdict: str
-    total_steps: int
-    remaining_seconds: Number
-    unsaved_seconds: float
-    checkpoint: Checkpoint | None
-    firing: list[Alert]
+    runs: list[Entry]
+    more_alive: int
+    machine_alerts: list[Entry]
+    ended: list[Entry]
 
 
-class Cause(TypedDict, total=False):
-    """A cause of lost time or trouble."""
+class Runs(Answer, total=False):
+    """The answer of ``runs``."""
+
+    runs: list[Entry]
+    hint: str
+
+
+class Why(Answer, total=False):
+    """The answer of ``why``."""
 
     cause: str
     summary: str
@@ -83,35 +45,13 @@ class Cause(TypedDict, total=False):
     advice: str
     check: str
     evidence: list[str]
-
-
-class Overview(Answer, total=False):
-    """The answer of ``overview``."""
-
-    health: Health
-    runs: list[Standing]
-    more_alive: int
-    machine_alerts: list[Alert]
-    ended: list[Run]
-
-
-class Runs(Answer, total=False):
-    """The answer of ``runs``."""
-
-    runs: list[Run]
-    hint: str
-
-
-class Why(Cause, Answer, total=False):
-    """The answer of ``why``."""
-
     health: Health
     verdict: str | None
     hang: str | None
-    run: Run
+    run: Entry
     wall_seconds: float
     ledger: dict[str, float]
-    further_causes: list[Cause]
+    further_causes: list[Entry]
 
 
 class Changes(Answer, total=False):
@@ -120,9 +60,9 @@ class Changes(Answer, total=False):
     since: float
     states: dict[str, int]
     began_alerts: int
-    settings: list[dict[str, Any]]
-    alerts: list[Alert]
-    runs: list[Run]
+    settings: list[Entry]
+    alerts: list[Entry]
+    runs: list[Entry]
 
 
 class Rank(Answer, total=False):
@@ -131,7 +71,7 @@ class Rank(Answer, total=False):
     best: str | None
     tied_with: list[str]
     key: str
-    ranked: list[dict[str, Any]]
+    ranked: list[Entry]
     not_ranked: list[dict[str, str]]
     note: str
 
@@ -139,24 +79,24 @@ class Rank(Answer, total=False):
 class Checkpoints(Answer, total=False):
     """The answer of ``checkpoints``."""
 
-    resume_from: Checkpoint | None
-    best: Checkpoint | None
+    resume_from: Entry | None
+    best: Entry | None
     metric: str
     run: str
     check: str
-    checkpoints: list[Checkpoint]
+    checkpoints: list[Entry]
 
 
 class Alerts(Answer, total=False):
     """The answer of ``alerts``."""
 
-    alerts: list[Alert]
+    alerts: list[Entry]
 
 
 class Compare(Answer, total=False):
     """The answer of ``compare``."""
 
-    effects: list[dict[str, Any]]
+    effects: list[Entry]
     runs: list[str]
     baseline: list[str]
     chosen: str
@@ -166,7 +106,7 @@ class Compare(Answer, total=False):
 class Series(Answer, total=False):
     """The answer of ``series``: the keys, or curves with points of the columns."""
 
-    keys: list[dict[str, Any]]
+    keys: list[Entry]
     columns: list[str]
     series: Any
     missing: list[str]
@@ -181,7 +121,7 @@ class Wait(Answer, total=False):
     cause: str
     loss: Number
     run: str
-    alerts: list[Alert]
+    alerts: list[Entry]
 
 
 class Capture(Answer, total=False):
