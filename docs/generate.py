@@ -51,7 +51,7 @@ from trackside_daemon.web.api.overview.overview import MAX_ALERTS
 from trackside_daemon.web.dashboard import STATIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
 
     from trackside_daemon.model.metric import Metric
@@ -230,7 +230,9 @@ def metrics_page() -> str:
     for name, members in sections().items():
         counts = Counter(label for one in members for label in one.labels)
         usual = [label for label, count in counts.items() if count > len(members) / 2]
-        having = f"Labels of all but those marked *only*: {', '.join(f'`{label}`' for label in usual)}.\n\n" if usual else ""
+        having = (
+            f"Labels of all but those marked *only*: {', '.join(f'`{label}`' for label in usual)}.\n\n" if usual else ""
+        )
         parts.append(f"\n## {name}\n\n{having}| family | type | meaning and source |\n|---|---|---|\n")
         parts += [_family(one, usual) for one in sorted(members, key=lambda one: one.name)]
     return "".join(parts)
@@ -241,7 +243,9 @@ def _family(one: Metric, usual: Sequence[str]) -> str:
     whole = set(usual) <= set(one.labels)
     labels = [label for label in one.labels if label not in usual] if whole else list(one.labels)
     more = f"{{{','.join(labels)}}}" if labels else ""
-    return f"| `{one.name}{more}` | {one.kind} | {'' if whole else '*only* ' if labels else '*no labels* '}{one.help} |\n"
+    return (
+        f"| `{one.name}{more}` | {one.kind} | {'' if whole else '*only* ' if labels else '*no labels* '}{one.help} |\n"
+    )
 
 
 def configuration_page() -> str:
@@ -359,7 +363,9 @@ def client_page() -> str:
             if callable(member) or isinstance(member, property):
                 whole = _documented(f"{name}.{one}", member)
                 same = name == "Run" and one in names
-                parts.append(f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if same else whole)
+                parts.append(
+                    f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if same else whole
+                )
     return "".join(parts)
 
 
