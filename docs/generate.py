@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -376,13 +377,20 @@ def _documented(name: str, what: Any) -> str:
     """Return the section of a function, class or property: its signature and its docstring, whose lists have a bullet an entry."""
     shown = name.rpartition(".")[2] if name.startswith("trackside.") else name
     head = f'\n### <a id="{name}"></a>{name}\n'
-    if isinstance(what, property):
+    if isinstance(what, property) or what is trackside.Run:  # init makes it
         return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
-    try:
-        signature = re.sub(r"\b(?:collections\.abc|typing|trackside(?:\.\w+)*)\.|~", "", str(inspect.signature(what)))
-    except (TypeError, ValueError):
-        return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
-    return f"{head}\n```text\n{shown}{signature}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+    return f"{head}\n```text\n{shown}{_signature(what)}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+
+
+def _signature(what: Any) -> str:
+    """Return the signature of a function or class as its source has it, which is the same in every Python."""
+    function = vars(what)["__init__"] if isinstance(what, type) and "__init__" in vars(what) else what
+    node: Any = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+    if isinstance(node, ast.ClassDef):
+        return "()"
+    names = (*node.args.posonlyargs, *node.args.args)
+    shown = re.sub(r"^self(, )?", "", ast.unparse(node.args)) if names else ast.unparse(node.args)
+    return f"({shown})" + ("" if isinstance(what, type) or node.returns is None else f" -> {ast.unparse(node.returns)}")
 
 
 def _prose(docstring: str) -> str:
