@@ -11,7 +11,7 @@ from trackside_daemon.model.families.training import STATES
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.nvml.readers.health import KINDS
 
-TARGET = {"job", "instance", "pod"}
+TARGET = {"cluster", "namespace", "job", "instance", "pod"}
 """Labels that a target may add to all its series, as in the alert rules."""
 
 

@@ -40,7 +40,7 @@ HAVE: list[tuple[str, set[str]]] = [
 
 @pytest.mark.parametrize(("expr", "expected"), HAVE)
 def test_the_labels_of_an_answer(expr: str, expected: set[str]) -> None:
-    assert labels(parsed(expr)) - {"pod"} == expected
+    assert labels(parsed(expr)) - {"cluster", "namespace", "pod"} == expected
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_legends_variables_and_annotations_are_checked_too() -> None:
     board["templating"]["list"][2]["query"] = 'label_values(trackside_build_info{job=~"$job"}, host)'
     board["annotations"] = {"list": [_mark(titleFormat="{{alert}}", tagKeys="severity,node")]}
     assert [one.partition(": ")[2] for one in strangers(board)] == [
-        "panel 'Memory', query A: the legend has gpu, and the series have instance, job, pod",
+        "panel 'Memory', query A: the legend has gpu, and the series have cluster, instance, job, namespace, pod",
         'variable instance: trackside_build_info{job=~"$job"} has no label host',
         "annotation 'Alerts': its texts have node, which its series have not",
     ]
