@@ -103,6 +103,7 @@ MARGIN = of_gpu("thermal_margin_celsius", threshold="slowdown")
 TEMPERATURE = of_gpu("temperature_celsius", sensor="gpu")
 THRESHOLD = of_gpu("temperature_threshold_celsius", threshold="slowdown")
 STALLED = "trackside_host_pressure_{}_seconds_total"
+HOST_AVAILABLE = "trackside_host_memory_available_bytes"
 AVAILABLE = "trackside_host_filesystem_avail_bytes{mountpoint=/data,fstype=xfs}"
 
 TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]]]] = [
@@ -140,7 +141,13 @@ TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]
     ("GpuMemoryPressure", "info", 125, lambda _: {of_gpu("memory_used_bytes"): 78.5 * GIB}),
     ("GpuUnderutilized", "warning", 320, lambda _: {of_gpu("utilization_ratio"): 0.1}),
     ("GpuIdleButHeld", "warning", 660, lambda _: {of_gpu("utilization_ratio"): 0.0}),
-    ("HostMemoryPressure", "critical", 40, lambda _: {"trackside_host_memory_available_bytes": 20 * GIB}),
+    (
+        "HostMemoryPressure",
+        "critical",
+        70,
+        lambda since: {HOST_AVAILABLE: 10 * GIB, STALLED.format("memory_stalled"): 10 + 0.2 * since},
+    ),
+    ("HostMemoryPressure", "warning", 370, lambda _: {HOST_AVAILABLE: 10 * GIB}),
     ("HostMemoryPressure", "warning", 70, lambda since: {STALLED.format("memory_stalled"): 10 + 0.2 * since}),
     ("IoBottleneck", "warning", 370, lambda since: {STALLED.format("io_stalled"): 40 + 0.5 * since}),
     ("CpuSaturated", "warning", 370, lambda since: {STALLED.format("cpu_waiting"): 150 + 0.7 * since}),
@@ -163,7 +170,7 @@ TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]
         lambda since: {"trackside_cgroup_pressure_waiting_seconds_total{cgroup=/a,resource=memory}": 10 + 0.3 * since},
     ),
     ("OomKilled", "info", 2, lambda _: {"trackside_cgroup_oom_kills_total{cgroup=/a}": 3.0}),
-    ("DiskFilling", "warning", 70, lambda _: {AVAILABLE: 4e10}),
+    ("DiskFilling", "warning", 370, lambda _: {AVAILABLE: 4e10}),
     ("DiskFilling", "warning", 4500, lambda since: {AVAILABLE: 3e11 - 2e7 * since}),
     (
         "DiskFilling",
@@ -250,6 +257,13 @@ def test_a_threshold_can_be_set() -> None:
     machine = Machine(loose)
     assert machine.run(120, lambda now: {**healthy(now), MARGIN: 4.0}) == []
     assert [one.alert for one in machine.run(120, lambda now: {**healthy(now), MARGIN: 0.5})] == ["GpuHot"]
+
+
+def test_a_small_share_of_a_large_machine_is_enough() -> None:
+    """5 % of 2 TiB are 90 GiB, and of a mount of 1 PB they are 49 TB."""
+    large = {HOST_AVAILABLE: 90 * GIB, "trackside_host_memory_bytes": 2000 * GIB, AVAILABLE: 49e12}
+    size = {"trackside_host_filesystem_size_bytes{mountpoint=/data,fstype=xfs}": 1e15}
+    assert Machine().run(1200, lambda now: {**healthy(now), **large, **size}, 10.0) == []
 
 
 def test_a_hot_gpu_is_not_also_throttled() -> None:

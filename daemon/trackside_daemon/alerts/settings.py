@@ -33,11 +33,17 @@ class RuleThresholds(Section):
         "GpuIdleButHeld: memory in use on an idle GPU, such as 5GB.", 5 * 10**9
     )
     host_memory_ratio: float = share("HostMemoryPressure: minimum share of memory that is available.", 0.05)
+    host_memory_bytes: Annotated[int, BeforeValidator(size_bytes), Field(ge=0.0, le=1e18)] = setting(
+        "HostMemoryPressure: available memory above which it does not fire, whatever its share is.", 16 * 2**30
+    )
     host_memory_stalled_ratio: float = share("HostMemoryPressure: share of time lost waiting for memory.", 0.1)
     container_memory_ratio: float = share(
         "ContainerMemoryPressure: share of a container's limit in use, without cached files.", 0.95
     )
     disk_ratio: float = share("DiskFilling: minimum share of a file system that is free.", 0.05)
+    disk_bytes: Annotated[int, BeforeValidator(size_bytes), Field(ge=0.0, le=1e18)] = setting(
+        "DiskFilling: free space above which its share does not count.", 100 * 10**9
+    )
     disk_full_in: Annotated[Seconds, Field(ge=0)] = setting(
         "DiskFilling: time until a file system is full, at the rate of the last hour.", 4 * 3600.0
     )

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert, Event
 
 OLD = 900.0  # age in seconds above which a death is not reported
-SHOWN = 300.0  # seconds for which its alert fires: nothing can be done to end it, and a page about an event should be short
+SHOWN = (
+    300.0  # seconds for which its alert fires: nothing can be done to end it, and a page about an event should be short
+)
 WORKER = 60.0  # seconds around the death of a rank in which the death of a data loader worker is the likely cause
 FINISHED = 60.0  # seconds before the death of a rank in which another rank that finished is the likely cause
 ALERTS = ("TrainingProcessDied", "OomKilled")  # names of the alerts that this detector can raise
