@@ -57,7 +57,7 @@ def test_many_runs_of_a_user_are_one_alert_that_ends_with_the_last_of_them(clock
 
     assert die(deaths, clock, "fake-40") == []
     (grown,) = deaths.evaluate(clock)
-    assert grown._replace(summary="") == many._replace(summary="")
+    assert grown._replace(summary="", evidence={}) == many._replace(summary="", evidence={})
     for number in range(MANY, 40):
         assert list(deaths.restarted(f"fake-{number}", 1, clock.now)) == []
     (over,) = deaths.restarted("fake-40", 1, clock.now)

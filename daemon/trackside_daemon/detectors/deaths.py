@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert, Event
 
 OLD = 900.0  # age in seconds above which a death is not reported
-SHOWN = (
-    300.0  # seconds for which its alert fires: nothing can be done to end it, and a page about an event should be short
-)
+SHOWN = 300.0  # seconds for which its alert fires, since nothing can be done to end it
 WORKER = 60.0  # seconds around the death of a rank in which the death of a data loader worker is the likely cause
 FINISHED = 60.0  # seconds before the death of a rank in which another rank that finished is the likely cause
 ALERTS = ("TrainingProcessDied", "OomKilled")  # names of the alerts that this detector can raise
@@ -30,6 +28,7 @@ ABORT = "SIGABRT"  # the signal that a program sends itself
 MANY = 3
 MANY_SECONDS = 60.0
 NAMED = 5  # the most names of runs in that alert
+RUNS = 256  # the most runs in its evidence
 
 RANKS = 8192  # deaths, and deaths of workers, that are remembered
 
@@ -276,7 +275,8 @@ def _many(user: str, deaths: Sequence[Death], over: tuple[float, str] | None = N
     whose = f" of {user}" if user else ""
     summary = f"more than {MANY} runs{whose} died or are lost within a minute, also {', '.join(names[:NAMED])}{more}"
     text = TROUBLES["TrainingProcessDied"].advice("many")
-    return Finding("TrainingProcessDied", "critical", labels, deaths[0].time, summary, text)
+    found = Finding("TrainingProcessDied", "critical", labels, deaths[0].time, summary, text)
+    return found._replace(evidence={"runs": [death.run for death in deaths[:RUNS]]})
 
 
 def how_ended(state: str, cause: str) -> str:

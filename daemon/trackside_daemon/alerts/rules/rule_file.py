@@ -254,7 +254,7 @@ _OWN = f'{_label("description")} On {_label("host")}{{{{ with . | first | label 
 
 def _own_text(alert: str, text: str, otherwise: str) -> str:
     """Return a template of the daemon's own *text*; *otherwise* while the series is missing, as during its restart."""
-    labels = ("instance", "run", "rank", "key", "gpu", "subject")
+    labels = ("instance", "run", "rank", "key", "gpu", "user", "subject")
     series = f'{alerts.TEXT.name}{{alert="{alert}",{",".join(f"{label}=%q" for label in labels)}}}'
     values = " ".join(f"$labels.{label}" for label in labels)
     return f"{{{{ with printf `{series}` {values} | query }}}}{text}{{{{ else }}}}{otherwise}{{{{ end }}}}"
