@@ -16,6 +16,7 @@ from trackside_daemon.alerts.rules.vector import Vector
 from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.model.families import alerts, derived
 from trackside_daemon.model.families.catalogue import catalogue, metrics
+from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -264,6 +265,36 @@ def test_a_small_share_of_a_large_machine_is_enough() -> None:
     large = {HOST_AVAILABLE: 90 * GIB, "trackside_host_memory_bytes": 2000 * GIB, AVAILABLE: 49e12}
     size = {"trackside_host_filesystem_size_bytes{mountpoint=/data,fstype=xfs}": 1e15}
     assert Machine().run(1200, lambda now: {**healthy(now), **large, **size}, 10.0) == []
+
+
+@pytest.mark.parametrize(("runs", "whose"), [((), None), (("r",), "r"), (("r", "q"), None)])
+def test_what_slows_the_only_run_of_a_machine_is_an_alert_of_the_run(runs: tuple[str, ...], whose: str | None) -> None:
+    def slow(now: float) -> dict[str, float]:
+        alive = {f"trackside_training_state{{run={run},state=running}}": 1.0 for run in runs}
+        ended = {"trackside_training_state{run=old,state=finished}": 1.0}
+        return {**healthy(now), **alive, **ended, STALLED.format("cpu_waiting"): 0.9 * now}
+
+    (found,) = Machine().run(500, slow, 10.0)
+    assert (found.alert, dict(found.labels).get("run")) == ("CpuSaturated", whose)
+
+
+@pytest.mark.parametrize(
+    ("alert", "trouble"),
+    [
+        ("GpuUnderutilized", {of_gpu("utilization_ratio"): 0.1}),
+        ("PcieDegraded", {of_gpu("pcie_link_width_lanes"): 1.0}),
+    ],
+)
+def test_what_slows_a_gpu_is_an_alert_of_the_run_that_uses_it(alert: str, trouble: dict[str, float]) -> None:
+    machine = Machine()
+    (found,) = machine.run(700, lambda now: {**healthy(now), **trouble}, 10.0)
+    assert (found.alert, found.labels) == (alert, (("gpu", "0"), ("run", "r"), ("uuid", "G")))
+    again = Machine()
+    record = Alert(alert, "warning", 0.0, "id", {**dict(found.labels), "user": "ann"}, "slow", "")
+    again.evaluator.restore(record)
+    (restored,) = again.run(60, lambda now: {**healthy(now), **trouble}, 10.0)
+    assert restored.labels == found.labels  # the same alert, also without its owner
+    assert not machine.evaluator.evaluate(machine.now)
 
 
 def test_a_hot_gpu_is_not_also_throttled() -> None:

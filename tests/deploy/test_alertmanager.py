@@ -111,6 +111,13 @@ def test_every_receiver_has_a_route_and_each_route_is_tested() -> None:
         ("as-bad", {"severity": "critical", **RUN}, {"severity": "critical", **RUN}, False),
         ("no-run", {"severity": "critical", **NODE}, {"severity": "warning", **NODE}, False),
         ("user", {"alert": "UserAlert", "severity": "critical", **RUN}, {"severity": "warning", **RUN}, False),
+        ("drained", {"alert": "NodeDrained", "severity": "info", **NODE}, {"severity": "critical", **NODE}, True),
+        (
+            "drained-but-run",
+            {"alert": "NodeDrained", "severity": "info", **NODE},
+            {"severity": "critical", **NODE, "run": "gpt"},
+            False,
+        ),
         ("down", {"alert": "SidecarDown", "severity": "warning", **NODE}, {"severity": "critical", **NODE}, True),
         (
             "down-elsewhere",

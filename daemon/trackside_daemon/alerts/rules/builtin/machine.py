@@ -41,6 +41,9 @@ RANK = ("run", "rank")
 NOT_SHM = (Matcher("mountpoint", "/dev/shm", "!="),)  # noqa: S108  only named
 WRITABLE = Query(host.FILESYSTEM_READONLY, below=0.5)
 TREND_FREE_RATIO = 0.4
+RUNS = Query(
+    f.STATE, (Matcher("state", "starting|running|stalled", "=~"),), above=0.5
+)  # those that are alive on the machine
 
 
 def rules(thresholds: ThresholdsSection) -> dict[str, list[Rule]]:
@@ -90,6 +93,7 @@ def _host(thresholds: ThresholdsSection) -> list[Rule]:
             "all processes waited for I/O in {value:percent} of the last {window}, for 5 min already",
             lasting=LONG,
             keep_firing=MINUTE,
+            of_run=RUNS,
         ),
         Rule(
             "CpuSaturated",
@@ -98,6 +102,7 @@ def _host(thresholds: ThresholdsSection) -> list[Rule]:
             "a process waited for a CPU in {value:percent} of the last {window}, for 5 min already",
             lasting=LONG,
             keep_firing=MINUTE,
+            of_run=RUNS,
         ),
     ]
 
@@ -134,6 +139,7 @@ def _container(thresholds: ThresholdsSection) -> list[Rule]:
             lasting=LONG,
             keep_firing=MINUTE,
             variant="container",
+            of_run=RUNS,
         ),
         Rule(
             "OomKilled",
@@ -175,6 +181,7 @@ def _disk(thresholds: ThresholdsSection) -> list[Rule]:
             lasting=5.0,
             keep_firing=30.0,
             variant="checkpoint",
+            of_run=RUNS,
         ),
         Rule(
             "FilesystemDead",
@@ -215,6 +222,7 @@ def _process(thresholds: ThresholdsSection) -> list[Rule]:
             Query(f.SHM_PEAK, over=Query(f.SHM_SIZE), on=RANK, by=RANK, above=thresholds.shm_ratio),
             "/dev/shm was {value:percent} full, as rank {rank} of {run} sees it",  # noqa: S108  only named
             keep_firing=MINUTE,
+            of_run=RUNS,
         ),
         Rule(
             "FdsExhausted",
@@ -222,12 +230,14 @@ def _process(thresholds: ThresholdsSection) -> list[Rule]:
             Query(f.OPEN_FDS, over=Query(f.MAX_FDS), on=RANK, by=RANK, above=thresholds.fds_ratio),
             "rank {rank} of {run} has {value:percent} of its file descriptors open",
             lasting=30.0,
+            of_run=RUNS,
         ),
         Rule(
             "DataLoaderDied",
             "critical",
             deaths,
             "data loader workers of rank {rank} of {run} died: {cause}, {value:whole} in the last {window}",
+            of_run=RUNS,
         ),
     ]
 
