@@ -59,8 +59,8 @@ def test_a_rule_on_a_pushed_key(tmp_path: Path) -> None:
 
 
 def test_the_rules_of_the_documentation_are_valid_and_that_of_the_cpu_fires_at_its_share(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    example = re.findall(r"```yaml\n(alerts:\n.*?)```", page.split("## Custom rules")[1], re.DOTALL)[0]
+    page = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    example = re.findall(r"```yaml\n(alerts:\n.*?)```", page, re.DOTALL)[0]
     (tmp_path / "trackside.yml").write_text(example, encoding="utf-8")
     found = rules(load(Config, tmp_path / "trackside.yml").alerts.rules, FAMILIES)
     (rule,) = (one for one in found if one.alert == "CpuBusy")
