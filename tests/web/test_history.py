@@ -255,7 +255,9 @@ def test_several_runs_keys_and_ranks_come_at_once(site: Site, api: Callable[[str
     assert found("run=a&run=b&key=loss&key=lr") == [("a", 0, "loss"), ("a", 0, "lr"), ("b", 0, "loss"), ("b", 0, "lr")]
     assert found("run=a&key=loss&rank=1") == [("a", 1, "loss")]
     assert found("run=a&key=loss&rank=all") == [("a", 0, "loss"), ("a", 1, "loss")]
-    assert found("run=a&key=nothing") == []
+    assert found("run=a&key=nothing&key=lr&missing=ignore") == [("a", 0, "lr")]
+    status, text = refused(site, "series?run=a&run=b&key=loss&key=los")
+    assert (status, text) == (404, "key 'los': no run of these has it; did you mean loss?")
 
 
 @pytest.mark.parametrize("question", ["from=1&to=2", f"by=time&from={WALL + 1}&to={WALL + 2}"])

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 
 from trackside_daemon.history.database import ClosedError
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.history.read.reader import UnknownKeyError, UnknownRunError
 from trackside_daemon.questions.question import InvalidError, MissingError, Question, parse
 from trackside_daemon.web.http.server import ABORT
 
@@ -140,7 +140,7 @@ class HistoryAccess:
     async def _translated(self, result: Awaitable[Any]) -> Any:
         try:
             return await result
-        except (MissingError, UnknownRunError) as error:
+        except (MissingError, UnknownKeyError, UnknownRunError) as error:
             raise HTTPException(404, str(error)) from None
         except InvalidError as error:
             raise HTTPException(400, str(error)) from None
