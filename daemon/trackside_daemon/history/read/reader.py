@@ -54,6 +54,7 @@ class RunFilter(NamedTuple):
         until: Latest start, in Unix seconds.
         limit: Number of runs, the newest first; 0 for all.
         launch: Id of the ``trackside run`` command that started it.
+        after: Id of a run that precedes them in the order, the newest first.
     """
 
     name: str = ""
@@ -63,6 +64,7 @@ class RunFilter(NamedTuple):
     until: float | None = None
     limit: int = 0
     launch: str = ""
+    after: str = ""
 
 
 class RunSeries(NamedTuple):
@@ -92,11 +94,14 @@ def runs(
         ("state = ?", wanted.state),
         ("started >= ?", wanted.since),
         ("started <= ?", wanted.until),
+        ("(started, id) < (SELECT started, id FROM run WHERE uid = ?)", wanted.after),
         ("EXISTS (SELECT 1 FROM attempt WHERE run = run.id AND json_extract(about, '$.launch') = ?)", wanted.launch),
     ):
         if value not in ("", None):
             conditions.append(condition)
             values += [value] * condition.count("?")
+    if wanted.after and connection.execute("SELECT 1 FROM run WHERE uid = ?", (wanted.after,)).fetchone() is None:
+        raise UnknownRunError(f"run {wanted.after!r}: there is none")
     query = f"SELECT {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
     found = [_listed(row) for row in connection.execute(query, (*values, wanted.limit or -1))]
     for run in found:

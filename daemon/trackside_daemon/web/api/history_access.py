@@ -180,6 +180,16 @@ def parsed(kind: type[Q], request: Request) -> Q:
         raise HTTPException(400, str(error)) from None
 
 
+def unchanged(request: Request, tag: str) -> tuple[dict[str, str], Response | None]:
+    """Return the headers of a file that never changes, and the answer to a client that has it; None to one that has not.
+
+    It asks again each time, because only the daemon knows the token and what was deleted.
+    """
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
+    known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+    return headers, Response(status_code=304, headers=headers) if headers["ETag"] in known else None
+
+
 def json_response(content: Any) -> Response:
     """Return a JSON response."""
     return Response(encode_json(content), media_type="application/json")
