@@ -241,7 +241,7 @@ class LayerMap(_LayerPart, frozen=True, kw_only=True):
 
         choices = layers.VALUES[self.kind or "weights"]
         if self.value and self.value not in choices:
-            raise InvalidError(f"value: must be one of {', '.join(choices)}, not {self.value[:SHOWN]!r}")
+            raise MissingError(f"value: must be one of {', '.join(choices)}, not {self.value[:SHOWN]!r}")
         window, found = self.layer_window(connection)
         values = layers.VALUES[window.kind]
         drawn = layers.heat_map(connection, window, self.value if self.value in values else values[0])

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Request], Awaitable[Response]]
 
-_REASONS = {
+REASONS = {
     400: "bad_request",
     404: "not_found",
     405: "method",
@@ -48,6 +48,8 @@ _REASONS = {
     503: "stuck",
     507: "full",
 }
+OTHER_REASONS = ("busy", "config", "credentials", "cross_site", "host", "lifecycle", "passwords", "rate_limit", "token")
+"""Reasons of errors that do not follow from their status."""
 STILL_SECONDS = 2.0  # for which no process of a run may do anything before it counts as one that hangs
 OWN_SOURCE = "trackside"  # the name in `collect[]` for the daemon's own families, including those of its process
 
@@ -262,5 +264,5 @@ async def _http_error(request: Request, problem: Exception) -> Response:
         raise problem
     if problem.status_code == 404 and (page := dashboard.lost(request)) is not None:
         return page
-    reason = _REASONS.get(problem.status_code, "error")
+    reason = REASONS.get(problem.status_code, "error")
     return error_response(problem.status_code, reason, problem.detail, dict(problem.headers or {}))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import msgspec.structs
 import yaml
 
 from trackside_daemon.questions.question import MOST_INTEGER, OfRun, Parameter, parameters
@@ -48,9 +49,14 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 MOMENT = {"anyOf": [{"type": "number", "minimum": -9e12, "maximum": 9e12}, {"type": "string", "format": "date-time"}]}
 
 
+def read_answers() -> dict[str, Any]:
+    """Return the answers of all operations, and the types in them, as answers.yaml writes them."""
+    return dict(yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8")))
+
+
 def document(version: str) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
-    answers = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8"))
+    answers = read_answers()
     bodies = [one.body_type for one in ENDPOINTS if one.body_type]
     of_bodies, of_parts = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
     body_schemas = dict(zip(bodies, of_bodies, strict=True))
@@ -100,6 +106,10 @@ def _schema(of: Any) -> dict[str, Any]:
     }
 
 
+def _has_required(body: Any) -> bool:
+    return any(field.required for field in msgspec.structs.fields(body))
+
+
 def _content(kind: str, schema: dict[str, Any] | str) -> dict[str, Any]:
     return {kind: {"schema": {"$ref": f"#/components/schemas/{schema}"} if isinstance(schema, str) else schema}}
 
@@ -126,7 +136,12 @@ def _operation(endpoint: Endpoint, schema: dict[str, Any], body: dict[str, Any] 
         is_file = not endpoint.body.startswith("{")
         kind = "application/octet-stream" if is_file else "application/json"
         given = {"type": "string", "format": "binary"} if is_file else body or _schema("object")
-        operation["requestBody"] = {"required": True, "description": endpoint.body, "content": _content(kind, given)}
+        required = is_file or bool(body and _has_required(endpoint.body_type))
+        operation["requestBody"] = {
+            "required": required,
+            "description": endpoint.body,
+            "content": _content(kind, given),
+        }
     return operation
 
 
