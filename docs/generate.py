@@ -53,7 +53,7 @@ from trackside_daemon.web.app import OTHER_REASONS, REASONS
 from trackside_daemon.web.dashboard import STATIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from trackside_daemon.model.metric import Metric
@@ -437,17 +437,25 @@ def client_page() -> str:
     names = [name for name in names if _place(name).startswith("trackside.")]
     parts += [_documented(f"trackside.{name}", getattr(trackside, name)) for name in names]
     for name in CLASSES:
-        kind = getattr(trackside, name)
-        parts.append(_documented(f"trackside.{name}", kind))
-        members = [(one, member) for one, member in vars(kind).items() if not one.startswith("_")]
-        for one, member in members:
-            if callable(member) or isinstance(member, property):
-                whole = _documented(f"{name}.{one}", member)
-                same = name == "Run" and one in names
-                parts.append(
-                    f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if same else whole
-                )
+        parts += _class(name, names if name == "Run" else ())
     return "".join(parts)
+
+
+def python_page(page: str) -> str:
+    """Return docs/python.md with its reference, made from the docstrings; what is before it stays."""
+    begin, heading, _ = page.partition("## Reference\n")
+    classes = [part for name in ("History", "RunHistory", "Series", "Media") for part in _class(name)]
+    return "".join([begin, heading, _documented("trackside.open", trackside.open), *classes])
+
+
+def _class(name: str, same: Collection[str] = ()) -> Iterator[str]:
+    """Yield the sections of a class and of its members; those that are functions of the package, too, refer to these."""
+    kind = getattr(trackside, name)
+    yield _documented(f"trackside.{name}", kind)
+    for one, member in vars(kind).items():
+        if not one.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            whole = _documented(f"{name}.{one}", member)
+            yield f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if one in same else whole
 
 
 def _place(name: str) -> str:
@@ -655,6 +663,8 @@ def main() -> None:
     (DOCS / "http-api.md").write_text(http_api_page(), encoding="utf-8")
     (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
     (DOCS / "client.md").write_text(client_page(), encoding="utf-8")
+    python_md = DOCS / "python.md"
+    python_md.write_text(python_page(python_md.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "commands.md").write_text(commands_page(), encoding="utf-8")
 
 

@@ -41,6 +41,11 @@ def test_a_generated_page_is_as_its_generator_writes_it(generate: Any, page: str
     assert written == getattr(generate, f"{page.replace('-', '_')}_page")(), "run: python docs/generate.py"
 
 
+def test_the_reference_of_the_history_in_python_is_as_its_generator_writes_it(generate: Any) -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert page == generate.python_page(page), "run: python docs/generate.py"
+
+
 def test_the_examples_of_the_api_have_their_types(generate: Any) -> None:
     answers = generate.read_answers()["answers"]
     for operation, example in generate.EXAMPLES.items():

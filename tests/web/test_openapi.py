@@ -119,7 +119,7 @@ def test_a_key_of_the_machine_that_names_several_series_is_refused_as_one(site: 
     assert (status, text.partition(";")[0]) == (400, "key: 'trackside_gpu_power_watts' names 2 series")
 
 
-def test_large_answers_are_compressed_for_who_accepts_it(site: Site, api: Callable[[str], Any]) -> None:
+def test_large_answers_are_compressed_for_clients_that_accept_it(site: Site, api: Callable[[str], Any]) -> None:
     stored_run(site, {"loss": [float(step) for step in range(500)]})
     client, path = site.client(), "/api/v1/runs/id-1/series?key=loss&points=0"
     answer = client.get(path, headers={**site.key, "Accept-Encoding": "gzip"})

@@ -1,12 +1,12 @@
 """The OpenAPI document of the API, built from the table of endpoints."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import msgspec.structs
-import yaml
 
 from trackside_daemon.questions.question import MOST_INTEGER, OfRun, Parameter, parameters
 from trackside_daemon.web.api.endpoints import ENDPOINTS, TAGS, Endpoint
@@ -49,8 +49,11 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 MOMENT = {"anyOf": [{"type": "number", "minimum": -9e12, "maximum": 9e12}, {"type": "string", "format": "date-time"}]}
 
 
+@cache
 def read_answers() -> dict[str, Any]:
     """Return the answers of all operations, and the types in them, as answers.yaml writes them."""
+    import yaml  # most daemons are never asked
+
     return dict(yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8")))
 
 
