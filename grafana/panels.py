@@ -114,6 +114,7 @@ def lines(title: str, description: str, unit: str, *queries: Query, **how: Any) 
     Keywords:
         levels: Thresholds, drawn as dashed lines.
         stacked: Stack the lines.
+        colors: Colors by the legend of a line, where they have a meaning.
         log: Use a logarithmic axis.
         minimum, maximum: The ends of the axis.
         decimals: Decimal places.
@@ -130,6 +131,8 @@ def lines(title: str, description: str, unit: str, *queries: Query, **how: Any) 
     )
     panel.tooltip(common.VizTooltipOptions().mode(kinds.TooltipDisplayMode.MULTI).sort(kinds.SortOrder.DESCENDING))
     panel.color_scheme(_colors(models.FieldColorModeId.PALETTE_CLASSIC))
+    for name, color in how.pop("colors", {}).items():
+        panel.override_by_name(name, [models.DynamicConfigValue("color", _fixed(color))])
     if how.pop("stacked", False):
         panel.stacking(common.StackingConfig().mode(kinds.StackingMode.NORMAL)).fill_opacity(40)
     if how.pop("log", False):

@@ -19,7 +19,7 @@ class Series(NamedTuple):
     """The series of one name.
 
     Attributes:
-        name: The name in a query; for a histogram with ``_bucket``, ``_sum`` or ``_count``.
+        name: The name in a query; for a histogram also with ``_bucket``, ``_sum`` or ``_count``.
         family: Its family.
         unit: The base unit; empty for a number.
         labels: Its labels, including the target's.
@@ -70,7 +70,8 @@ def series() -> dict[str, Series]:
         labels = frozenset({*metric.labels, *TARGET})
         parts = {"": (metric.unit, labels)}
         if metric.kind == "histogram":
-            parts = {"_sum": (metric.unit, labels), "_count": ("", labels), "_bucket": ("", labels | {"le"})}
+            buckets = ("", labels | {"le"})  # which a native histogram, under the name alone, has within
+            parts = {"": buckets, "_sum": parts[""], "_count": ("", labels), "_bucket": buckets}
         for suffix, (unit, has) in parts.items():
             found[metric.name + suffix] = Series(metric.name + suffix, metric.name, unit, has)
     return found

@@ -47,7 +47,7 @@ def test_the_labels_of_an_answer(expr: str, expected: set[str]) -> None:
     ("expr", "complaint"),
     [
         ("trackside_training_los", "there is no family trackside_training_los"),
-        ("trackside_training_step_duration_seconds", "there is no family"),
+        ("trackside_training_step_duration_seconds_max", "there is no family"),
         (f'{LOSS}{{gpu="1"}}', f"{LOSS} names gpu; there are"),
         (f"sum by (gpu) ({LOSS})", "sum names gpu"),
         (f"sum by (run) (sum by (rank) ({LOSS}))", "sum names run; there are rank"),
