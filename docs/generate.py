@@ -265,7 +265,9 @@ made or replaced, and `trackside doctor` names them.
 HTTP_API = """# HTTP API
 
 The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, `Authorization: Bearer TOKEN`, or the
-credentials of the [web configuration](web.md). The daemon writes the token next to its push socket, in `push.token`, and keeps it over restarts.
+credentials of the [web configuration](web.md). `trackside token` prints the token, and `trackside token --role read` one that can only
+read: `curl -H "Authorization: Bearer $(trackside token --role read)" http://127.0.0.1:21790/api/v1/runs`. The [role](web.md#roles) of
+each endpoint stands below it. A token lasts over restarts, until `trackside token --rotate`.
 `/api/v1/openapi.json` is the same reference as an OpenAPI document.
 
 Answers are JSON unless stated otherwise. An error is `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher.
@@ -422,7 +424,7 @@ def http_api_page() -> str:
     parts = [HTTP_API]
     for path, operations in document(__version__)["paths"].items():
         for method, operation in operations.items():
-            parts.append(f"\n## {method.upper()} {path}\n\n{operation['summary']}\n")
+            parts.append(f"\n## {method.upper()} {path}\n\n{operation['summary']} Role: `{operation['x-role']}`.\n")
             if description := operation.get("description"):
                 parts.append(f"\n{description}\n")
             if parameters := operation["parameters"]:

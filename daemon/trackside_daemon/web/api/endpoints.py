@@ -15,6 +15,7 @@ from trackside_daemon.web.api.history import HistoryApi, Import, LayersRequest, 
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
 from trackside_daemon.web.api.processes import ProcessesApi
+from trackside_daemon.web.http.roles import Role
 
 
 class Endpoint(NamedTuple):
@@ -26,6 +27,7 @@ class Endpoint(NamedTuple):
         body: An example or description of the request's body; empty for none.
         errors: Statuses of its errors, besides those that `openapi` derives.
         types: Media types of its answer.
+        needs: The role that it needs; empty for ``read`` to read and ``write`` to change.
     """
 
     method: str
@@ -36,6 +38,12 @@ class Endpoint(NamedTuple):
     body: str = ""
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
+    needs: Role | None = None
+
+    @property
+    def role(self) -> Role:
+        """The role that a request needs."""
+        return self.needs or ("read" if self.method == "GET" else "write")
 
     @property
     def is_question(self) -> bool:
@@ -153,8 +161,9 @@ _ENDPOINTS = (
         AgentsApi.message,
         MessageParameters,
         description="A message is a JSON-RPC object; one without an id is answered by status 202. A call of the tool wait is answered when "
-        "something happens. See docs/agents.md.",
+        "something happens. The tools that act on a training need the role write. See docs/agents.md.",
         body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+        needs="read",
     ),
     table.Batches,
     table.Checkpoints,
@@ -170,7 +179,7 @@ _ENDPOINTS = (
     Endpoint(
         "GET", "/runs/{id}/media/{file}", HistoryApi.media_file, types=("image/png", "text/plain", "application/json")
     ),
-    Endpoint("DELETE", "/runs/{id}", HistoryApi.delete, errors=(409,)),
+    Endpoint("DELETE", "/runs/{id}", HistoryApi.delete, errors=(409,), needs="admin"),
     table.Series,
     table.Events,
     table.Alerts,
@@ -221,8 +230,15 @@ _ENDPOINTS = (
         "that have the device files open, as far as the daemon has permission to see them. A second pause replaces the "
         "first.",
         body='{"for": 600}',
+        needs="admin",
     ),
-    Endpoint("POST", "/gpu/resume", GpuApi.resume_gpu, description="resumed is false when they were not paused."),
+    Endpoint(
+        "POST",
+        "/gpu/resume",
+        GpuApi.resume_gpu,
+        description="resumed is false when they were not paused.",
+        needs="admin",
+    ),
     Endpoint(
         "GET",
         "/machine",
@@ -248,6 +264,7 @@ _ENDPOINTS = (
         "got the same number is not ended. kill sends SIGKILL.",
         body='{"started": 1795729600.7, "kill": false}',
         errors=(400, 403, 409),
+        needs="admin",
     ),
     Endpoint(
         "GET",
@@ -256,7 +273,15 @@ _ENDPOINTS = (
         description=f"For each GPU, measured lists its families without the prefix {PREFIX}, refused lists the "
         "unavailable ones with the reason, and ailments lists the GPU's problems.",
     ),
-    Endpoint("POST", "/token", DaemonApi.rotate_token, errors=(507,)),
+    Endpoint(
+        "POST",
+        "/token",
+        DaemonApi.rotate_token,
+        description="Without a body, the old one opens nothing any more. keep is in seconds, 2592000 at most.",
+        body='{"keep": 3600}',
+        errors=(507,),
+        needs="admin",
+    ),
     Endpoint("GET", "/openapi.json", DaemonApi.openapi),
 )
 
