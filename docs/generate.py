@@ -313,7 +313,13 @@ def sections() -> dict[str, list[Metric]]:
         "ingest": [*_starting(daemon, "trackside_ingest"), training.SERIES_REJECTED],
         "pipeline": _starting(daemon, "trackside_pipeline"),
         "history": _starting(daemon, "trackside_history"),
-        "trackside": [daemon.BUILD_INFO, daemon.RELOADED, daemon.RELOADED_AT],
+        "trackside": [
+            daemon.BUILD_INFO,
+            daemon.RELOADED,
+            daemon.RELOADED_AT,
+            daemon.CONFIG_HASH,
+            daemon.CERTIFICATE_END,
+        ],
     }
 
 

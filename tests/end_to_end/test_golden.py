@@ -169,6 +169,8 @@ def _about_itself() -> Iterator[Batch]:
         Sample(daemon_families.BUILD_INFO, ("1.2.3", "3.11.7"), 1),
         Sample(daemon_families.RELOADED, (), 1),
         Sample(daemon_families.RELOADED_AT, (), NOW.wall),
+        Sample(daemon_families.CONFIG_HASH, (), 81985529216486),
+        Sample(daemon_families.CERTIFICATE_END, (), NOW.wall + 86400 * 90),
     ]
     yield Batch(
         "trackside",

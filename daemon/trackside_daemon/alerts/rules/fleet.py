@@ -25,6 +25,7 @@ class FleetRule(NamedTuple):
     fact: str
 
 
+CERTIFICATE_DAYS = 30  # how long before the certificate's end
 ATTEMPTS = 3  # most attempts of a run in an hour that are normal, as with occasional preemption
 STARTS = 3  # most starts of a daemon in an hour that are normal, as with a rollout
 
@@ -113,6 +114,19 @@ def _failing(chosen: str) -> list[FleetRule]:
             f"{daemon.RELOADED.name} == 0",
             "5m",
             f"{HERE} keeps its previous configuration.",
+        ),
+        FleetRule(
+            "TracksideCertificateExpires",
+            f"{daemon.CERTIFICATE_END.name} - time() < {CERTIFICATE_DAYS} * 86400",
+            "5m",
+            "The certificate of the daemon at {{ $labels.instance }} is valid for another {{ $value | humanizeDuration }}.",
+        ),
+        # A port scan is refused once; a training tries again and again.
+        FleetRule(
+            "TracksidePushesRejected",
+            f"increase({daemon.INGEST_REJECTED.name}[10m]) > 0",
+            "20m",
+            f"{HERE} has refused pushes for 20 minutes: {{{{ $labels.reason }}}}.",
         ),
         FleetRule(
             "TracksideCollectorFailing",
