@@ -74,6 +74,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"jq ", Elsewhere("tests/history/test_jsonl.py")),
     (r"kubectl kustomize ", Elsewhere(KUSTOMIZE)),
     (r"(.*\| )?kubectl ", Needs("a cluster")),
+    (r"helm ", Elsewhere("tests/deploy/test_helm.py")),
     (r"(TROUBLE=nan )?docker ", Needs("Docker|a cluster")),
     (
         r"sinfo |ssh -n |done$|sbatch|srun|export TRACKSIDE_ENDPOINT=ipc:|.* --storage\.path=trackside/",
