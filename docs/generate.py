@@ -15,6 +15,7 @@ from trackside_daemon.cli.main import load
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
+from trackside_daemon.collectors.gpu.pod_owners import PodOwnersCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
 from trackside_daemon.collectors.host.host import (
@@ -308,6 +309,7 @@ def sections() -> dict[str, list[Metric]]:
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),
         **{one.name: list(one.metrics) for one in HOST},
+        "kubelet": list(PodOwnersCollector.metrics),
         "ray": list(ray.FAMILIES),
         "sampler": _starting(daemon, "trackside_collector"),
         "ingest": [*_starting(daemon, "trackside_ingest"), training.SERIES_REJECTED],

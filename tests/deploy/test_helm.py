@@ -55,7 +55,7 @@ VALUES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def chart() -> dict[str, Any]:
-    """What Helm makes of the chart with each of `VALUES`, and of its own check of it."""
+    """The files that Helm makes of the chart with each of `VALUES`, and the findings of its own check."""
     program = [sys.executable, str(Path(__file__).with_name("helm_chart.py")), *map(json.dumps, VALUES.values())]
     done = subprocess.run(program, env=clean_environ(), capture_output=True, text=True, check=True, timeout=DEADLINE)
     answer = json.loads(done.stdout)

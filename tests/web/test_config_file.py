@@ -126,10 +126,10 @@ def test_the_end_of_the_certificate_in_use_follows_its_replacement(
     tmp_path: Path, authority: Authority, year: int
 ) -> None:
     file = write(tmp_path / "web.yml", f"{TLS}}}")
-    told: list[float | None] = []
-    file.reloaded = lambda: told.append(file.certificate_end)
+    ends: list[float | None] = []
+    file.reloaded = lambda: ends.append(file.certificate_end)
     until = datetime(year, 3, 4, 5, 6, 7, tzinfo=timezone.utc)
     authority.issue("server", until=until)
     file.current()
-    assert told == [until.timestamp()]
+    assert ends == [until.timestamp()]
     assert write(tmp_path / "plain.yml", "").certificate_end is None

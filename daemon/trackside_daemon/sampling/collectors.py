@@ -45,6 +45,10 @@ def collectors(
         (on.gpu.enabled, nvml),
         (on.ranks.enabled, ranks),
     ]
+    if on.kubelet.enabled:
+        from trackside_daemon.collectors.gpu.pod_owners import PodOwnersCollector  # in Kubernetes alone
+
+        built.append((True, PodOwnersCollector(Path(on.kubelet.socket), lambda: gpu.snapshot.gpus)))
     if on.ray.enabled and linux:
         from trackside_daemon.collectors.ray.ray import RayCollector  # with a TLS context, of 3 MiB
 
