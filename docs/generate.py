@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import textwrap
+from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import trackside
 from trackside_daemon import __version__
 from trackside_daemon.alerts.rules import rule_file, rule_text
 from trackside_daemon.alerts.settings import AlertsSection
@@ -47,7 +52,7 @@ from trackside_daemon.web.api.overview.overview import MAX_ALERTS
 from trackside_daemon.web.dashboard import STATIC
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
 
     from trackside_daemon.model.metric import Metric
@@ -65,17 +70,13 @@ HOST = (
 METRICS = """# Metrics
 
 This page lists every family that the daemon exports. It is generated from the definitions in the code. All values are in
-base units; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN loss is a real NaN.
+base units, which the name ends with; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN loss is a real NaN.
 
-Training series have the labels `run`, the name that you chose, and `rank`. GPU series have `gpu` and `uuid`. Further facts
-are labels of the `_info` families, which you can join:
+The label `run` is the name that you chose. Further facts are labels of the `_info` families, which you can join:
 
 ```
 trackside_training_loss * on (run) group_left (git_commit) trackside_training_run_info
 ```
-
-The series of a finished run stay for `run.linger` (60 s), those of a lost run for 5 minutes. The run's state, info and end
-stay for 15 minutes. A new run of the same name and owner replaces them at once.
 
 Limits prevent a training that invents keys or runs from displacing the others: each
 [owner](other-machines.md#who-owns-a-run) gets the same share. `trackside_series_rejected_total` counts what is over a limit.
@@ -95,26 +96,7 @@ The API, the history, the detectors and the daemon's rules see every rank.
 trackside_training_rank_statistic{family="trackside_training_loss", statistic="max"}
 ```
 
-The daemon observes the end of a run from outside. The state is therefore right within moments, whatever killed the process.
-The cause is in the log and in the history:
-
-| the process | state | cause |
-|---|---|---|
-| called `finish`, or left a `with` block | as reported by the process | |
-| raised an exception | failed | its type |
-| ended with status 0, or another | finished, failed | `exit status 3` |
-| died of SIGTERM, SIGINT | stopped | `SIGTERM`, `SIGINT` |
-| died of another signal | failed | `SIGKILL`, `SIGSEGV`, … |
-| was killed by the kernel because memory ran out | failed | `OOM killed` |
-| is gone and the kernel does not report how (before Linux 6.15), or is silent for 30 s on another machine | lost | `unknown` |
-
-A run and its ranks are `stalled` from the moment that the daemon finds [TrainingStalled](alerts.md#trainingstalled). A rank
-is also `stalled` from the moment that the daemon finds [RankSilent](alerts.md#ranksilent) for it. The state lasts until the
-next push. It is set even if the alert is turned off or silenced, but not without `alerts.enabled`. A stalled run is alive: its
-processes exist and occupy their GPUs.
-
-After the end of a script, Python and CUDA may take seconds to shut down, and can crash while they do. The page shows
-`finished` when the process is gone, or after 30 s.
+[How a run ends](run-states.md) has the states, their causes, and how long the series of an ended run stay.
 
 `/metrics?collect[]=NAME` and `?exclude[]=NAME` select families by the names of the sections below. `trackside` includes the
 families of prometheus_client for the daemon's process (`process_*`, `python_*`).
@@ -124,7 +106,7 @@ CONFIGURATION = """# Configuration
 The daemon works without any configuration. A setting has the same name everywhere. You can set `sample.interval` as
 
 - `--sample.interval=2s` on the command line,
-- `TRACKSIDE_SAMPLE__INTERVAL=2s` in the environment,
+- `TRACKSIDE_SAMPLE__INTERVAL=2s` in the environment: in capitals, with two underscores for each dot and one for each hyphen,
 - `sample: {interval: 2s}` in the YAML file that `--config.file` names.
 
 A flag overrides the environment, and the environment overrides the file. Durations are `500ms`, `2s`, `1h30m` or a number of
@@ -137,100 +119,11 @@ The daemon reads the file again on SIGHUP or, if you set `web.enable-lifecycle`,
 settings need a restart. The daemon reads the file of `web.config.file` again whenever it changes:
 [TLS and passwords](web.md).
 
-| setting | variable | description |
-|---|---|---|
-"""
-ALERTS = """
-## Custom rules
+<a id="custom-rules"></a><a id="notifications"></a><a id="storage"></a>Pages of their own describe
+[rules that you write](rules.md), [notifications](notifications.md) and [what the history deletes](history.md#where-and-how-much).
 
-You can add rules without code, in the YAML file:
-
-```yaml
-alerts:
-  thresholds: {gpu-hot-margin-celsius: 8, disk-full-in: 12h, slow-step-ratio: 2}
-  rules:
-    - alert: RewardLow
-      metric: key:reward/mean            # a key as it is pushed, or a family of docs/metrics.md
-      labels: {run: "~big-.*"}           # ~ begins a regular expression of Prometheus, for the whole value
-      below: 0.1
-      for: 5m
-      severity: warning                  # info, warning or critical
-      summary: "the reward of {run} is {value}"
-    - {alert: SwapUsed, metric: trackside_host_swap_used_bytes, over: trackside_host_swap_bytes, above: 0.5}
-    - {alert: Slow, metric: trackside_training_tokens_total, rate: 1m, below: 50000, for: 2m, cooldown: 1h}
-    - {alert: SwapGrows, metric: trackside_host_swap_used_bytes, change: 10m, above: 1e9}   # by a gigabyte in ten minutes
-    - alert: CpuBusy                     # all CPUs together are busy for more than 85 % of the time
-      metric: trackside_host_cpu_seconds_total
-      labels: {mode: idle}
-      rate: 1m
-      over: trackside_host_cpus
-      below: 0.15
-      for: 5m
-      summary: "the CPUs are idle for {value:percent} of the time"
-    - {alert: LossIncrease, metric: key:loss, above: 1.1, relative-to: best, for-steps: 200}   # 10 % above its best
-    - {alert: HalfSpeed, metric: trackside_training_steps_total, rate: 5m, below: 0.5, relative-to: baseline}
-    - {alert: NoGpu, metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true, for: 30s}
-```
-
-| key of a rule | meaning |
+| setting | description |
 |---|---|
-| `above`, `below` | the bound of the value, of its `rate` per second, of its `change` over a time, or of the ratio of one of these `over` the value of another family |
-| `absent` | there is no such series |
-| `mean` | the bound is that of the mean over a time, which smooths a noisy value |
-| `relative-to` | the bound is that of the ratio to `best`, the best value of this series in this run so far (the lowest for `above`); to `start`, its mean in the first minute; or to `baseline`, the value at the same step of the pinned run of this name, else of the run before. Of the baseline there are pushed keys and the `rate` of `trackside_training_steps_total` |
-| `for-steps` | for how many steps the condition must be true before the alert fires |
-| `for`, `keep_firing_for` | how long the condition must be true before the alert fires, and false before it ends |
-| `cooldown` | how long the alert does not fire again after its end |
-| `summary`, `description` | texts; they may contain `{value}`, `{value:percent}`, `{value:bytes}`, `{value:duration}`, `{value:whole}`, `{threshold}`, `{since}` and each label by its name |
-
-Each rule needs a distinct name. For families with `run` and `rank`, a rule evaluates only ranks that are alive, because the
-values of an ended rank no longer change. Prometheus knows neither a run's past nor its steps, so that the rule that `trackside rules`
-writes for `relative-to` or `for-steps` reads the daemon's alert. After a restart of the daemon, `best` and `start` begin again, unless
-the alert fires.
-"""
-SINKS = """
-## Notifications
-
-Prometheus and its Alertmanager notify you of alerts, from `trackside_alert_firing`. Without them, use the sinks of the daemon:
-
-```yaml
-alerts:
-  sinks:
-    log: {severity: warning}
-    alertmanager: {urls: "http://am1:9093,http://am2:9093", labels: "cluster=a"}   # all peers, no load balancer
-    webhook: {url-file: /etc/trackside/webhook, bearer-file: /etc/trackside/token}
-    apprise: {urls-file: /etc/trackside/apprise, severity: critical, also: [RunFinished]}
-```
-
-- **Secrets** are in files. The daemon reads them again for each message; it reads those of apprise at its start and at a
-  reload. No log, error, page or command ever shows them.
-- **Grouping**: alerts of a run that begin within a second are one message. At most one further message per minute follows.
-  Only a new critical alert is sent at once.
-- **Retries**: a message that a sink does not accept within 60 s counts as failed. The daemon retries a failed message, with
-  increasing back-off, as long as its alert fires.
-- **Ended alerts**: if an alert ends before its message is delivered, the daemon retries for an hour if the alert is critical,
-  is a single event such as the end of a run, or was already sent. It counts all others as dropped.
-- **Restarts**: the daemon stores what each sink has sent. After a restart it sends only what is new, including ends.
-- **Ends**: each sink that has sent an alert also sends its end, even under a silence, but not the end of an info.
-- **Alertmanager**: the daemon sends the firing alerts to it every minute. A silence of the daemon ends an alert there.
-- **apprise**: each URL is a separate sink, `apprise:KIND:DIGITS`. The digits are a hash of the URL without its password.
-- **log**: silences do not affect the log.
-"""
-STORAGE = """
-## Storage
-
-The history is one SQLite file, `history.db`, in `storage.path`. The parent of a directory that you name must exist; the daemon creates the
-default one. Only one daemon may use it.
-
-When the disk is full, `/metrics` continues to work, clients keep their samples, and writing resumes when there is space.
-
-When the file exceeds `storage.retention.size`, the daemon deletes in this order:
-
-1. the samples of ended runs, those that ended first before the others
-2. the older samples of live runs
-3. whole runs
-
-Pinned runs keep everything. A run without samples keeps its charts.
 """
 CLIENT = """
 ## Variables of the client
@@ -275,6 +168,16 @@ Answers are JSON unless stated otherwise. An error is `{"error": {"reason": "…
 Times are Unix seconds. This page is generated from the daemon's OpenAPI document.
 """
 
+CLIENT_PAGE = """# Python client
+
+The package `trackside` is everything that the training code imports. Its functions act on the run that was opened last; the first
+call opens one. This page is generated from the docstrings.
+
+| function | |
+|---|---|
+"""
+CLASSES = ("Run", "Checkpoints", "LogFilter")
+
 COMMANDS_PAGE = """# Commands
 
 `trackside COMMAND --help` prints the same. Commands that read the history ask the running daemon, or read the file if there is
@@ -282,8 +185,10 @@ none. `--web.credentials-file FILE`, before or after any command, names the
 [credentials of a daemon that requires them](web.md#our-commands). The exit status is 0, 1 for what a command could not do, and 2
 for a wrong command line or configuration.
 
-An option that is one of the [settings](configuration.md) is described there.
+An option that is one of the [settings](configuration.md) is described there. Options that many commands have:
+
 """
+MANY = 5  # commands that have an option, from which on it is described once
 
 
 def sections() -> dict[str, list[Metric]]:
@@ -333,33 +238,56 @@ def metrics_page() -> str:
     """Return the text of docs/metrics.md."""
     parts = [METRICS]
     for name, members in sections().items():
-        parts.append(f"\n## {name}\n\n| family | type | labels | unit | meaning and source |\n|---|---|---|---|---|\n")
-        parts += [
-            f"| `{one.name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} "
-            f"| {one.unit.replace('_', ' ')} | {one.help} |\n"
-            for one in sorted(members, key=lambda one: one.name)
-        ]
+        counts = Counter(label for one in members for label in one.labels)
+        usual = [label for label, count in counts.items() if count > len(members) / 2]
+        having = (
+            f"Labels of all but those marked *only*: {', '.join(f'`{label}`' for label in usual)}.\n\n" if usual else ""
+        )
+        parts.append(f"\n## {name}\n\n{having}| family | type | meaning and source |\n|---|---|---|\n")
+        parts += [_family(one, usual) for one in sorted(members, key=lambda one: one.name)]
     return "".join(parts)
+
+
+def _family(one: Metric, usual: Sequence[str]) -> str:
+    """Return the row of a family, with the labels that it has besides the usual ones of its section."""
+    whole = set(usual) <= set(one.labels)
+    labels = [label for label in one.labels if label not in usual] if whole else list(one.labels)
+    more = f"{{{','.join(labels)}}}" if labels else ""
+    return (
+        f"| `{one.name}{more}` | {one.kind} | {'' if whole else '*only* ' if labels else '*no labels* '}{one.help} |\n"
+    )
 
 
 def configuration_page() -> str:
     """Return the text of docs/configuration.md."""
     rows = []
-    for variable, path in variables(Config).items():
+    for path in variables(Config).values():
         name = ".".join(path).replace("_", "-")
         what = describe(Config, name).replace("|", "\\|")
-        rows.append(f"| `{name}` | `{variable}` | {what} |\n")
-    return CONFIGURATION + "".join(rows) + ALERTS + SINKS + STORAGE + CLIENT
+        rows.append(f"| `{name}` | {what} |\n")
+    return CONFIGURATION + "".join(rows) + CLIENT
 
 
 def commands_page() -> str:
     """Return the text of docs/commands.md, made from the commands' own help."""
-    parts = [COMMANDS_PAGE]
+    parts = [COMMANDS_PAGE, *_shared()]
     for group, commands in COMMANDS.items():
         parts.append(f"\n## {group}\n\n| command | |\n|---|---|\n")
         parts += [f"| [`{name}`](#{name}) | {one.summary} |\n" for name, one in commands.items()]
         parts += [_command(name, load(name), 3) for name in commands]
     return "".join(parts)
+
+
+@cache
+def _shared() -> list[str]:
+    """Return the lines of the options that many commands have."""
+    commands = [load(name) for group in COMMANDS.values() for name in group]
+    counts = Counter(_line(one) for command in commands for one in command.params if not one.hidden)
+    return sorted(line for line, count in counts.items() if count >= MANY)
+
+
+def _line(parameter: Any) -> str:
+    return f"- `{_spelling(parameter)}`: {_meaning(parameter)}\n"
 
 
 def _command(name: str, command: Any, level: int) -> str:
@@ -369,14 +297,13 @@ def _command(name: str, command: Any, level: int) -> str:
     usage = " ".join([f"trackside {name}", *map(_argument, arguments), *(["COMMAND"] if members else [])])
     paths = set(map("__".join, setting_paths(Config)))
     settings = [one for one in command.params if one.name in paths and "__" in one.name]
-    rows = [
-        f"| `{_spelling(one)}` | {_meaning(one)} |\n"
-        for one in command.params
-        if one not in settings and not one.hidden
-    ]
+    shown = [one for one in command.params if one not in settings and not one.hidden]
+    rows = [line for one in shown if (line := _line(one)) not in _shared()]
     parts = [f"\n{'#' * level} {name}\n\n`{usage}`\n\n{_paragraphs(command.help)}\n"]
     if rows:
-        parts += ["\n| argument or option | meaning |\n|---|---|\n", *rows]
+        parts += ["\n", *rows]
+    if also := ", ".join(f"`{one.opts[0]}`" for one in shown if _line(one) in _shared()):
+        parts.append(f"\nAlso {also}.\n")
     if settings:
         names = ", ".join(f"`{one.opts[0]}`" for one in settings)
         parts.append(f"\n{_filled(f'Settings as options: {names}.')}\n")
@@ -425,6 +352,65 @@ def _meaning(parameter: Any) -> str:
     elif parameter.show_default is not False and default not in (None, False, "", (), []) and not callable(default):
         text += f" [default: {'on' if default is True else getattr(default, 'value', default)}]"
     return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def client_page() -> str:
+    """Return the text of docs/client.md, made from the docstrings of the client."""
+    names = [name for name in trackside.__all__ if name not in CLASSES]
+    parts = [CLIENT_PAGE]
+    for name in names:
+        summary = _prose((inspect.getdoc(getattr(trackside, name)) or "").partition("\n")[0]).strip()
+        place = _place(name)
+        anchor = "" if place.startswith("trackside.") else f'<a id="trackside.{name}"></a>'
+        parts.append(f"| {anchor}[`{name}`](#{place}) | {summary} |\n")
+    names = [name for name in names if _place(name).startswith("trackside.")]
+    parts += [_documented(f"trackside.{name}", getattr(trackside, name)) for name in names]
+    for name in CLASSES:
+        kind = getattr(trackside, name)
+        parts.append(_documented(f"trackside.{name}", kind))
+        members = [(one, member) for one, member in vars(kind).items() if not one.startswith("_")]
+        for one, member in members:
+            if callable(member) or isinstance(member, property):
+                whole = _documented(f"{name}.{one}", member)
+                same = name == "Run" and one in names
+                parts.append(
+                    f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if same else whole
+                )
+    return "".join(parts)
+
+
+def _place(name: str) -> str:
+    """Return the anchor of a function: that of a method if it says that it does the same."""
+    same = re.search(r"\bas `(Run\.\w+)`", inspect.getdoc(getattr(trackside, name)) or "")
+    return same[1] if same else f"trackside.{name}"
+
+
+def _documented(name: str, what: Any) -> str:
+    """Return the section of a function, class or property: its signature and its docstring, whose lists have a bullet an entry."""
+    shown = name.rpartition(".")[2] if name.startswith("trackside.") else name
+    head = f'\n### <a id="{name}"></a>{name}\n'
+    if isinstance(what, property):
+        return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
+    try:
+        signature = re.sub(r"\b(?:collections\.abc|typing|trackside(?:\.\w+)*)\.|~", "", str(inspect.signature(what)))
+    except (TypeError, ValueError):
+        return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
+    return f"{head}\n```text\n{shown}{signature}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+
+
+def _prose(docstring: str) -> str:
+    """Return a docstring of Google's style as Markdown."""
+    lines: list[str] = []
+    for line in docstring.split("\n"):
+        if line in {"Args:", "Attributes:", "Returns:", "Raises:", "Yields:"}:
+            lines += [f"**{line[:-1]}**", ""]
+        elif found := re.match(r"    (\*{0,2}\w+): (.*)", line):
+            lines.append(f"- `{found[1]}`: {found[2]}")
+        elif line.startswith("    "):
+            lines.append(f"  {line.strip()}")
+        else:
+            lines.append(line)
+    return re.sub(r"``(.+?)``", r"`\1`", "\n".join(lines)).rstrip() + "\n"
 
 
 def http_api_page() -> str:
@@ -523,6 +509,7 @@ def main() -> None:
     alerts_md.write_text(alerts_page(alerts_md.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "http-api.md").write_text(http_api_page(), encoding="utf-8")
     (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
+    (DOCS / "client.md").write_text(client_page(), encoding="utf-8")
     (DOCS / "commands.md").write_text(commands_page(), encoding="utf-8")
 
 

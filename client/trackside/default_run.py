@@ -3,7 +3,9 @@
 import copyreg
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -133,7 +135,7 @@ def init(
             sender = _process.sender(endpoint)
         run = _process.default = Run(RowQueue(session, sender, _process.queues.discard))
         _process.opener = None
-        _default_run.queue = run.queue
+        _bind_default()
         if sender is not None:
             sender.add(session)
             _process.queues.add(run.queue)
@@ -155,6 +157,27 @@ def open_run() -> Run | None:
     """Return the default run if it is open: not ended, and not inherited from the parent by a forked child."""
     run = _process.default
     return run if run is not None and run is not _process.inherited and run.is_open else None
+
+
+@contextmanager
+def own_default() -> Iterator[None]:
+    """Let this thread have a default run of its own meanwhile, which ends with this."""
+    with _process.lock:
+        _process.own[get_ident()] = None
+        _bind_default()
+    try:
+        yield
+    finally:
+        _end_default("finished")
+        with _process.lock:
+            _process.own.pop(get_ident(), None)  # a forked child has none
+            _bind_default()
+
+
+def _bind_default() -> None:
+    """Let the functions of the package use the queue of the default run; with one for a thread, each use finds its own."""
+    run = _process.default
+    _default_run.queue = _default_queue if run is None or _process.own else run.queue
 
 
 def open_by(opener: Callable[[], object]) -> None:
@@ -315,7 +338,7 @@ def _end_default(status: str, cause: str = "") -> None:
         if run is None or run is _process.inherited:
             return
         _process.default = None
-        _default_run.queue = _default_queue
+        _bind_default()
     run.queue.close(status, cause)  # without the lock: it can wait for seconds, and another thread's push opens a run
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from processes import DEADLINE, clean_environ, command
 
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.rules.custom import RuleError
+from trackside_daemon.alerts.rules.query import Targets
 from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, format_promql, groups
 from trackside_daemon.alerts.rules.rule_text import prometheus
 from trackside_daemon.alerts.settings import AlertsSection, RuleSection, ThresholdsSection
@@ -31,9 +33,11 @@ CUSTOM = (
 
 
 def made(wanted: RuleFileOptions | None = None, **settings: Any) -> dict[str, list[dict[str, Any]]]:
-    """Return the rules by the name of their group."""
-    found = groups(AlertsSection(**settings), catalogue(), wanted or RuleFileOptions())
-    return {group["name"].removeprefix("trackside."): group["rules"] for group in found}
+    """Return the rules by the name of their group, those of all thresholds together."""
+    rules: dict[str, list[dict[str, Any]]] = {}
+    for group in groups(AlertsSection(**settings), catalogue(), wanted or RuleFileOptions()):
+        rules.setdefault(group["name"].split(".")[1], []).extend(group["rules"])
+    return rules
 
 
 def named(rules: list[dict[str, Any]], alert: str) -> list[dict[str, Any]]:
@@ -62,13 +66,15 @@ def test_a_disabled_alert_is_omitted_and_one_disabled_for_some_runs_excludes_the
 def test_custom_rules_are_among_the_thresholds() -> None:
     found = made(rules=CUSTOM)["thresholds"]
     (low,) = named(found, "RewardLow")
-    below, lives = low["expr"].split("and on (job, instance, pod, run, rank)")
+    below, lives = low["expr"].split("and on (cluster, namespace, job, instance, pod, run, rank)")
     assert below.strip() == '(trackside_training_value{key="reward/mean", run=~"big-.*"} < 0.1)'
     assert "trackside_training_rank_state{" in lives
     assert low["annotations"]["summary"] == "{{ $labels.run }}: {{ printf `%.4g` $value }}"
     assert "runbook_url" not in low["annotations"]
     (gone,) = named(found, "NoGpu")
-    assert gone["expr"] == 'absent(trackside_gpu_up{gpu="3"})'
+    assert 'unless on (cluster, namespace, job, instance, pod) trackside_gpu_up{gpu="3"}, "gpu", "3",' in " ".join(
+        gone["expr"].split()
+    )
 
 
 def test_windows_are_four_scrapes_at_least() -> None:
@@ -104,11 +110,28 @@ def test_job_and_runbooks_can_be_set() -> None:
 
 
 def test_a_run_goes_beyond_the_labels_of_a_place() -> None:
-    found = made(RuleFileOptions(places=("rack", "instance")))
+    found = made(RuleFileOptions(targets=Targets(places=("instance", "node", "pod", "rack"))))
     exprs = {rule.get("record", rule.get("alert")): rule["expr"] for rules in found.values() for rule in rules}
     beyond = "without (instance, node, pod, rack"
     named = ("run:trackside_training_tokens:rate5m", "TracksideRunVanished", "run:trackside_training_restarts:count1d")
     assert [name for name in (*named, "TracksideRunRestarting") if beyond not in exprs[name]] == []
+
+
+def test_every_join_and_count_is_of_one_cluster_under_any_name_of_its_label() -> None:
+    found = made(RuleFileOptions(targets=Targets(clusters=("site", "region"))), rules=CUSTOM)
+    exprs = [rule["expr"] for rules in found.values() for rule in rules]
+    listed = [one for expr in exprs for one in re.findall(r"\b(?:on|by) \(([^)]*)\)", expr)]
+    assert len(listed) > 60
+    assert [one for one in listed if not one.startswith("site, region, ")] == []
+    texts = [rule["annotations"]["description"] for rule in found["thresholds"]]
+    assert [text for text in texts if not text.startswith("{{ $labels.instance }}{{ with $labels.site }} in ")] == []
+
+
+@pytest.mark.parametrize("prefix", ["", "Trackside"])
+def test_alerts_of_the_fleet_can_be_turned_off(prefix: str) -> None:
+    kept = {rule["alert"] for rule in made(off=(f"{prefix}Watchdog", f"{prefix}RunVanished"))["fleet"]}
+    every = {rule["alert"] for rule in made()["fleet"]}
+    assert every - kept == {"TracksideWatchdog", "TracksideRunVanished"}
 
 
 def test_texts_contain_the_window_of_the_rule() -> None:
@@ -241,6 +264,10 @@ def test_a_manifest_has_the_same_groups() -> None:
         (
             ("--place-label", "top rack"),
             "--place-label top rack: a label's name consists of letters, digits and _, such as rack",
+        ),
+        (
+            ("--cluster-label", "top rack"),
+            "--cluster-label top rack: a label's name consists of letters, digits and _, such as rack",
         ),
         (
             ("--place-label", "rank"),

@@ -310,7 +310,7 @@ def test_a_forked_child_appends_nothing_to_its_parent_s_rows(auto: AutoRun, proc
     parents = process.run
     assert parents is not None
     parents.queue.forked()
-    auto._forked()
+    auto.forked()
     before = len(parents.queue.session.rows)
     auto.found({"loss": 1.0})
     assert len(process.opened) == 2

@@ -274,6 +274,11 @@ def test_what_is_no_mapping_is_refused_in_one_line(file: Callable[[str], Path], 
     assert refusal(path).startswith(f"{path}: {error}")
 
 
+def test_several_errors_are_named_at_once(file: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match=r"run\.lingr: no such setting.*; also: .*web\.lisen: no such setting"):
+        load(Config, file("web: {lisen: 3}\nrun: {lingr: 3}"))
+
+
 def test_a_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "trackside.yml"
     path.write_bytes(b"\xff\xfe\x00")

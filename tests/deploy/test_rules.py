@@ -34,7 +34,7 @@ RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 KEYS = {"alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations"}
 """Keys of a rule that Prometheus 2.42 supports."""
 
-OURS = {"job", "instance", "node", "pod", "container", "endpoint", "alertname", "le"}
+OURS = {"cluster", "namespace", "job", "instance", "node", "pod", "container", "endpoint", "alertname", "le"}
 """Labels that Prometheus itself, or its discovery, adds."""
 
 LATER = {

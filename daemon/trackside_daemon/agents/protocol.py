@@ -78,7 +78,8 @@ class Protocol:
     async def _call(self, name: str, given: Any, *, actions: bool) -> dict[str, Any]:
         """Return the answer of a tool; an error is one too, so that the agent reads it."""
         try:
-            return _content(fitted(await tools.call(self._answers, name, given, actions=actions)))
+            text = fitted(await tools.call(self._answers, name, given, actions=actions))
+            return {**_content(text), "structuredContent": json.loads(text)}
         except (LookupError, ValueError, NotLiveError, HistoryError, OSError, sqlite3.Error) as error:
             return {**_content(failure(error)), "isError": True}
 

@@ -126,6 +126,42 @@ class Head(OfRun, frozen=True, kw_only=True):
         return reader.head(connection, self.uid(connection))
 
 
+class Standing(OfRun, frozen=True, kw_only=True):
+    """Return a run as of `Head`, what stops it, and its newest checkpoint that may be loaded; agents ask, and the API does not."""
+
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.causes.verdict import read_verdict
+        from trackside_daemon.checkpoints.overview import PRESENT, overview
+        from trackside_daemon.history.read import reader
+
+        uid = self.uid(connection)
+        found = read_verdict(connection, uid)
+        saved = [one for one in overview(connection, uid)["checkpoints"] if one["state"] in PRESENT]
+        health = "broken" if found.broken else "slow" if found.text else "ok"
+        newest = saved[-1] if saved else None
+        return {**reader.head(connection, uid), "verdict": found.text, "health": health, "checkpoint": newest}
+
+
+class RunTexts(Question, frozen=True, kw_only=True):
+    """Return the texts that a training chose, and what is wholly of others, as is an imported run; agents ask, and the API does not.
+
+    Attributes:
+        run: Ids of runs.
+    """
+
+    run: tuple[str, ...]
+
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.history.read import reader, text_reader
+
+        heads = [reader.head(connection, uid) for uid in dict.fromkeys(self.run)]
+        found = [text_reader.texts(connection, head) for head in heads]
+        return {
+            "texts": sorted({text for texts in found for text in texts}),
+            "imported": [head["id"] for head in heads if text_reader.is_imported(connection, head["id"])],
+        }
+
+
 class Events(Question, frozen=True, kw_only=True):
     """List events, oldest first."""
 

@@ -60,7 +60,8 @@ def alerts(
         elif newest:
             print_lines(_list(newest, time.time()))
         else:
-            warn("no alert fires" if firing else "no alert fires or has fired")
+            of_run = f" of run {run}; an earlier run of the name has an id of its own" if run else ""
+            warn(f"no alert fires{'' if firing else ' or has fired'}{of_run}")
 
 
 @app.command(epilog="\b\nExample: trackside alerts show TrainingStalled --run gpt-small")

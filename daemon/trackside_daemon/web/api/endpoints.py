@@ -113,7 +113,13 @@ _ENDPOINTS = (
         "most 16384 keys. The lines of JSON and JSON lines have at most 4096 keys, so pushes of more are split.",
         types=("text/csv", "application/json", "application/jsonl"),
     ),
-    Endpoint("GET", "/runs/{id}/report/file", HistoryApi.report_file, ReportFile, types=("text/html", "text/markdown")),
+    Endpoint(
+        "GET",
+        "/runs/{id}/report/file",
+        HistoryApi.report_file,
+        ReportFile,
+        types=("text/html", "text/markdown", "image/svg+xml"),
+    ),
     Endpoint("POST", "/runs/{id}/pin", HistoryApi.pin, body='{"pinned": true}', errors=(409,)),
     Endpoint(
         "POST",

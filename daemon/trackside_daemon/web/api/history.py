@@ -19,8 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from trackside.os_errors import os_error_text
-from trackside_daemon.documents import html, markdown
-from trackside_daemon.documents.report import document
+from trackside_daemon.documents import html, markdown, plots
+from trackside_daemon.documents.report import charts, document
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader
@@ -68,7 +68,10 @@ class Import(Question, frozen=True, kw_only=True):
 class ReportFile(OfRun, frozen=True, kw_only=True):
     """The parameters of a request for a report as a file."""
 
-    format: Annotated[Literal["html", "markdown"], msgspec.Meta(description="html or markdown.")] = "html"
+    format: Annotated[
+        Literal["html", "markdown", "svg"], msgspec.Meta(description="html, markdown, or svg: the chart of `key`.")
+    ] = "html"
+    key: Annotated[str, msgspec.Meta(description="The key of the chart for svg.")] = ""
 
 
 class _Description(msgspec.Struct, forbid_unknown_fields=True):
@@ -194,9 +197,14 @@ class HistoryApi:
         return response
 
     async def report_file(self, request: Request) -> Response:
-        """Download a report of a run: one HTML file that needs no network, or Markdown without its curves."""
+        """Download a report of a run: one HTML file that needs no network, Markdown without its curves, or one curve."""
         wanted = parsed(ReportFile, request)
         found = await self._history.answer(Report(id=wanted.id))
+        if wanted.format == "svg":
+            drawn = [plots.svg(chart, [found["axes"]]) for chart in charts([found]) if chart["key"] == wanted.key]
+            if not drawn:
+                raise HTTPException(404, f"key {wanted.key!r}: this run has no chart of it")
+            return Response(drawn[0], headers=MEDIA_HEADERS, media_type="image/svg+xml")
         write = {"html": html.write, "markdown": markdown.write}[wanted.format]
         text = await self._history.compute(lambda: write(document([found])))
         return Response(text, headers=MEDIA_HEADERS, media_type=f"text/{wanted.format}")

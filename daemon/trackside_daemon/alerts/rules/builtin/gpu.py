@@ -54,9 +54,13 @@ GENERATES = Query(TOTALS["generation_seconds"])
 ONLY_TRAINS = replace(TRAINS, only=(replace(STEPS, on=("run",), unless=(GENERATES,)),))
 
 
-def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """Return the rules, an inhibiting rule before those that it inhibits."""
-    return [*_errors(), *_nvlink(thresholds), *_slowed(thresholds), *_use(thresholds)]
+def rules(thresholds: ThresholdsSection) -> dict[str, list[Rule]]:
+    """Return the rules by subsystem, an inhibiting rule before those that it inhibits."""
+    return {
+        "gpu_errors": [*_errors(), *_nvlink(thresholds)],
+        "gpu_speed": _slowed(thresholds),
+        "gpu_use": _use(thresholds),
+    }
 
 
 def _errors() -> list[Rule]:

@@ -41,16 +41,13 @@ WRITABLE = Query(host.FILESYSTEM_READONLY, below=0.5)
 TREND_FREE_RATIO = 0.4
 
 
-def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """Return the rules in the order of the table, those of containers behind those of the host."""
-    return [
-        *_host(thresholds),
-        *_container(thresholds),
-        *_disk(thresholds),
-        *_infiniband(),
-        *_process(thresholds),
-        *_ray(thresholds),
-    ]
+def rules(thresholds: ThresholdsSection) -> dict[str, list[Rule]]:
+    """Return the rules by subsystem in the order of the table, those of containers behind those of the host."""
+    return {
+        "host": [*_host(thresholds), *_container(thresholds), *_infiniband()],
+        "disk": _disk(thresholds),
+        "process": [*_process(thresholds), *_ray(thresholds)],
+    }
 
 
 def _host(thresholds: ThresholdsSection) -> list[Rule]:

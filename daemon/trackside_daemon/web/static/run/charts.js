@@ -2,6 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { downloadReport } from "/static/export/files.js";
 import { calculated, isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { FORMULAS } from "/static/charts/settings.js";
@@ -135,6 +136,7 @@ export class Charts {
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
     const load = (request) => this.#loadBoth([key, chart.second], chart.formula, request);
     const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load }, this.signal);
+    chart.svg = () => downloadReport(this.run, { format: "svg", key }, this.signal);
     chart.others = () => [...this.charts.keys()].filter((other) => other !== key);
     if (workspace.full.includes(key)) chart.setFull(true);
     arrangeable(chart, key, workspace, () => this.shown);
@@ -245,7 +247,7 @@ function toLine(item, index, params, attempts) {
     index: params === "all" && attempts === 1 ? rank : index };
 }
 
-// Returns [name, keys] of each section: the unnamed section first; within a section, losses first.
+// Returns [name, keys] of each section: those with a loss first, then the unnamed one; within one, losses first.
 export function sections(keys, workspace = { order: [] }) {
   const prefix = (key) => key.slice(0, Math.max(0, key.indexOf("/")));
   const indexes = new Map(keys.map((key, index) => [key, index]));
@@ -260,7 +262,8 @@ export function sections(keys, workspace = { order: [] }) {
   const isPlaced = workspace.order.length > 0; // By hand: losses need not come first.
   const order = (a, b) => (isPlaced ? 0 : rank(a) - rank(b)) || indexes.get(a) - indexes.get(b);
   return [...groups].filter(([, sectionKeys]) => sectionKeys.length)
-    .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)]);
+    .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)])
+    .sort(([, [a]], [, [b]]) => (isPlaced ? 0 : Number(isLoss(b)) - Number(isLoss(a))));
 }
 
 // Combines the requests of several charts for the same window into one request for several keys.

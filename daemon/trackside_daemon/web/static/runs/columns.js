@@ -62,7 +62,7 @@ export function defaultColumns(runs) {
   const differing = settings.filter((name) =>
     new Set(runs.map((run) => JSON.stringify(run.settings.get(name))).filter(Boolean)).size > 1).slice(0, MOST_DEFAULT);
   return ["name", "state", "curve", "loss", "step", ...results.map((name) => `summary.${name}`),
-    ...differing.map((name) => `config.${name}`), "duration", "started", "tags"];
+    ...differing.map((name) => `config.${name}`), "started", "duration", "tags"];
 }
 
 // Adds what columns read to a run of the API.
