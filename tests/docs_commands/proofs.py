@@ -66,6 +66,8 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"(install|systemd-sysusers|systemd-tmpfiles|cd /opt/trackside/share)\b.*trackside", Elsewhere(SYSTEMD)),
     (r"systemctl .*grafana", Needs("Grafana")),
     (r"(systemctl|usermod|userdel|rm) ", Needs("root")),
+    (r"make deb", Elsewhere("tests/deploy/test_deb.py")),
+    (r"python3 -c .import sqlite3", Elsewhere("tests/history/test_backup.py")),
     (r"make ", Elsewhere(MAKE)),
     (r"(\S+/)?pip (install|wheel) |python3 -m venv ", Elsewhere(WHEEL)),
     (r"export PATH=", Runs()),

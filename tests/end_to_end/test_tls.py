@@ -62,7 +62,9 @@ class Secured:
         }
         users = {user: hashed(password) for user, password in passwords.items()}
         new = self.file.with_suffix(".new")
-        new.write_text(json.dumps({"tls_server_config": tls, "basic_auth_users": users}) + more)
+        roles = {user: "metrics" if user == "prometheus" else "admin" for user in users}
+        sections = {"tls_server_config": tls, "basic_auth_users": users, "basic_auth_roles": roles}
+        new.write_text(json.dumps(sections) + more)
         new.replace(self.file)
 
     def scrape(self, user: str = "prometheus", password: str = "scrape", **tls: str) -> dict[str, Any]:
