@@ -54,7 +54,7 @@ class DaemonApi:
 
     async def rotate_token(self, request: Request) -> Response:
         """Replace the token of the API, and with it the tokens of all roles."""
-        keep = _body(await request.body(), _Rotation, f'{{"keep": SECONDS}}, {MAX_KEEP_SECONDS:.0f} at most').keep
+        keep = _body(await request.body(), RotateBody, f'{{"keep": SECONDS}}, {MAX_KEEP_SECONDS:.0f} at most').keep
         try:
             self._token.rotate(keep)
         except OSError as error:
@@ -113,13 +113,13 @@ def _pause_end_text(paused_until: float | None) -> str:
     return f"until {datetime.fromtimestamp(paused_until, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
-class _Pause(msgspec.Struct, forbid_unknown_fields=True):
+class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a pause request; None for no end."""
 
     seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_PAUSE_SECONDS)] | None = msgspec.field(default=None, name="for")
 
 
-class _Rotation(msgspec.Struct, forbid_unknown_fields=True):
+class RotateBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a rotation: seconds for which the old token stays valid."""
 
     keep: Annotated[float, msgspec.Meta(ge=0, le=MAX_KEEP_SECONDS)] = 0.0
@@ -128,7 +128,7 @@ class _Rotation(msgspec.Struct, forbid_unknown_fields=True):
 def _pause_seconds(body: bytes) -> float | None:
     """Return the seconds of ``{"for": 600}``; None for no end, also for an empty body."""
     shape = f'{{"for": SECONDS}}, {MAX_PAUSE_SECONDS:.0f} at most, or {{"for": null}} for no end'
-    return _body(body, _Pause, shape).seconds
+    return _body(body, PauseBody, shape).seconds
 
 
 def _body(body: bytes, kind: type[Shape], shape: str) -> Shape:
