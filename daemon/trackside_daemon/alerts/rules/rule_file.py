@@ -10,7 +10,7 @@ from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import POD, WATCHDOG, fleet
 from trackside_daemon.alerts.rules.query import TARGETS, Matcher, Targets
-from trackside_daemon.alerts.rules.recording import RecordingRule, daily_rules, recording_rules
+from trackside_daemon.alerts.rules.recording import RecordingRule, daily_rules, positive_rule, recording_rules, up_rule
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.families import alerts
@@ -35,7 +35,15 @@ HELD = f"alert:{alerts.FIRING.name}:held20m"
 # If the machine is lost, TracksideRunVanished fires by then.
 HOLD = "20m"
 
-DAILY_INTERVAL = "5m"  # interval at which rules over a day are evaluated
+# Intervals of the groups whose windows and waits are many times as long; Prometheus evaluates the others at its own.
+INTERVALS = {
+    "recording": "30s",
+    "seldom": "5m",
+    "thresholds.gpu_speed": "30s",
+    "thresholds.gpu_use": "1m",
+    "thresholds.disk": "1m",
+    "fleet": "1m",
+}
 
 Group = dict[str, Any]
 
@@ -149,12 +157,13 @@ def groups(section: AlertsSection, families: Mapping[str, Metric], options: Rule
         "detectors": _detectors(section, families, options) if section.enabled else [],
         "fleet": _fleet(section, options),
     }
-    intervals = {"seldom": {"interval": DAILY_INTERVAL}}
     return [
-        {"name": f"trackside.{name}", **intervals.get(name, {}), "rules": rules}
-        for name, rules in by_group.items()
-        if rules
+        {"name": f"trackside.{name}", **_interval(name), "rules": rules} for name, rules in by_group.items() if rules
     ]
+
+
+def _interval(group: str) -> dict[str, str]:
+    return {"interval": INTERVALS[group]} if group in INTERVALS else {}
 
 
 def _record(rule: RecordingRule) -> Group:
@@ -165,7 +174,8 @@ def _thresholds(
     section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions
 ) -> dict[str, list[Group]]:
     """Return the rules that the daemon evaluates too, by group, in its order: an inhibiting rule comes first."""
-    disabled, groups = DisabledAlerts(section.off), {}
+    disabled = DisabledAlerts(section.off)
+    groups: dict[str, list[Group]] = {}
     for subsystem, rules in builtin.subsystems(section.thresholds).items():
         described = (
             replace(
@@ -175,7 +185,13 @@ def _thresholds(
             )
             for rule in rules
         )
-        groups[subsystem] = [one for rule in described for one in _threshold(rule, disabled, options, options.runbooks)]
+        up = [_record(up_rule(options.job))] if not groups else []
+        counted = {rule.query.metric.name: rule.query.metric for rule in rules if rule.query.fresh}
+        groups[subsystem] = [
+            *up,
+            *(_record(positive_rule(metric, options.targets)) for metric in counted.values()),
+            *(one for rule in described for one in _threshold(rule, disabled, options, options.runbooks)),
+        ]
     own = (rule for rule in custom.rules(section.rules, families) if not rule.needs_daemon)
     described = (
         replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.") for rule in own

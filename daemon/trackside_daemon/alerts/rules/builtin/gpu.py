@@ -57,8 +57,8 @@ ONLY_TRAINS = replace(TRAINS, only=(replace(STEPS, on=("run",), unless=(GENERATE
 def rules(thresholds: ThresholdsSection) -> dict[str, list[Rule]]:
     """Return the rules by subsystem, an inhibiting rule before those that it inhibits."""
     return {
-        "gpu_errors": [*_errors(), *_nvlink(thresholds)],
-        "gpu_speed": _slowed(thresholds),
+        "gpu_errors": _errors(),
+        "gpu_speed": [*_nvlink(thresholds), *_slowed(thresholds)],
         "gpu_use": _use(thresholds),
     }
 
