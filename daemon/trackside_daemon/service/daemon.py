@@ -287,7 +287,11 @@ class Daemon:
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
         return app.build(
-            token=self._token, hosts=hosts, public_read=web.public_read, any_host=not is_loopback(self._address)
+            token=self._token,
+            hosts=hosts,
+            public_read=web.public_read,
+            any_host=not is_loopback(self._address),
+            origins=web.cors_origins,
         )
 
     def _ordered(self) -> PartList:

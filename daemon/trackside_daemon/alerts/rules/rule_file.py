@@ -184,6 +184,7 @@ def _thresholds(
                 description=f"{_sentence(rule.summary)} {rule.description.removeprefix(_SINCE)}",
             )
             for rule in rules
+            if not rule.needs_daemon
         )
         up = [_record(up_rule(options.job))] if not groups else []
         counted = {rule.query.metric.name: rule.query.metric for rule in rules if rule.query.fresh}
@@ -238,11 +239,14 @@ def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: 
     """
     disabled = DisabledAlerts(section.off)
     rules = [_held_rule(options.targets), *_unseen_events(section, disabled, options)]
-    for alert, fixed in DETECTED.items():
-        if alert in LIFE_CYCLE or "" in disabled.patterns(alert):
+    ruled = builtin.rules(section.thresholds)
+    evaluated = {rule.alert for rule in ruled if not rule.needs_daemon}
+    for alert, fixed in TROUBLES.items():
+        found = alert in DETECTED or any(rule.alert == alert and rule.needs_daemon for rule in ruled)
+        if not found or alert in LIFE_CYCLE or "" in disabled.patterns(alert):
             continue
-        # OomKilled is a rule too, which covers the alerts of the machine.
-        of_runs = ', run!=""' if alert in RULED else ""
+        # Rules that Prometheus evaluates cover the alerts of the machine, such as OomKilled.
+        of_runs = ', run!=""' if alert in evaluated else ""
         rule = _exported(alert, of_runs, fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}", options.targets)
         rules.append(_linked(rule, options.runbooks, alert))
     for custom_rule in custom.rules(section.rules, families):
@@ -254,7 +258,8 @@ def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: 
 
 def _unseen_events(section: AlertsSection, disabled: DisabledAlerts, options: RuleFileOptions) -> Iterator[Group]:
     """Yield the rules for events that the daemon saw and that Prometheus, which could not scrape it then, did not."""
-    events = {rule.alert for rule in builtin.rules(section.thresholds) if rule.query.function == "change"}
+    rules = (rule for rule in builtin.rules(section.thresholds) if not rule.needs_daemon)
+    events = {rule.alert for rule in rules if rule.query.function == "change"}
     for alert, fixed in RULED.items():
         if alert not in events or alert in DETECTED or "" in disabled.patterns(alert):
             continue
@@ -292,7 +297,7 @@ _OWN = f'{_label("description")} On {_label("host")}{{{{ with . | first | label 
 
 def _own_text(targets: Targets, alert: str, text: str, otherwise: str) -> str:
     """Return a template of the daemon's own *text*; *otherwise* while the series is missing, as during its restart."""
-    labels = (*targets.sites, "job", "instance", "run", "rank", "key", "gpu", "subject")
+    labels = (*targets.sites, "job", "instance", "run", "rank", "key", "gpu", "user", "subject")
     series = f'{alerts.TEXT.name}{{alert="{alert}",{",".join(f"{label}=%q" for label in labels)}}}'
     values = " ".join(f"$labels.{label}" for label in labels)
     return f"{{{{ with printf `{series}` {values} | query }}}}{text}{{{{ else }}}}{otherwise}{{{{ end }}}}"
