@@ -349,8 +349,7 @@ def commands_page() -> str:
     """Return the text of docs/commands.md, made from the commands' own help."""
     parts = [COMMANDS_PAGE, *_shared()]
     for group, commands in COMMANDS.items():
-        parts.append(f"\n## {group}\n\n| command | |\n|---|---|\n")
-        parts += [f"| [`{name}`](#{name}) | {one.summary} |\n" for name, one in commands.items()]
+        parts.append(f"\n## {group}\n\n{', '.join(f'[`{name}`](#{name})' for name in commands)}.\n")
         parts += [_command(name, load(name), 3) for name in commands]
     return "".join(parts)
 
