@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -70,7 +71,8 @@ HOST = (
 )
 METRICS = """# Metrics
 
-This page lists every family that the daemon exports. It is generated from the definitions in the code. All values are in
+This page lists every family that the daemon exports, a gauge unless it says otherwise, with its labels and meaning. It is generated
+from the definitions in the code; the HELP lines of `/metrics` say more, such as the source of a value. All values are in
 base units, which the name ends with; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN loss is a real NaN.
 
 The label `run` is the name that you chose. Further facts are labels of the `_info` families, which you can join:
@@ -123,8 +125,6 @@ settings need a restart. The daemon reads the file of `web.config.file` again wh
 <a id="custom-rules"></a><a id="notifications"></a><a id="storage"></a>Pages of their own describe
 [rules that you write](rules.md), [notifications](notifications.md) and [what the history deletes](history.md#where-and-how-much).
 
-| setting | description |
-|---|---|
 """
 CLIENT = """
 ## Variables of the client
@@ -311,22 +311,20 @@ def metrics_page() -> str:
     for name, members in sections().items():
         counts = Counter(label for one in members for label in one.labels)
         usual = [label for label, count in counts.items() if count > len(members) / 2]
-        having = (
-            f"Labels of all but those marked *only*: {', '.join(f'`{label}`' for label in usual)}.\n\n" if usual else ""
-        )
-        parts.append(f"\n## {name}\n\n{having}| family | type | meaning and source |\n|---|---|---|\n")
+        named = ", ".join(f"`{label}`" for label in usual)
+        parts.append(f"\n## {name}\n\n" + (f"All but those marked *only* have {named}.\n\n" if usual else ""))
         parts += [_family(one, usual) for one in sorted(members, key=lambda one: one.name)]
     return "".join(parts)
 
 
 def _family(one: Metric, usual: Sequence[str]) -> str:
-    """Return the row of a family, with the labels that it has besides the usual ones of its section."""
+    """Return the line of a family, with the labels that it has besides the usual ones of its section."""
     whole = set(usual) <= set(one.labels)
     labels = [label for label in one.labels if label not in usual] if whole else list(one.labels)
     more = f"{{{','.join(labels)}}}" if labels else ""
-    return (
-        f"| `{one.name}{more}` | {one.kind} | {'' if whole else '*only* ' if labels else '*no labels* '}{one.help} |\n"
-    )
+    kind = "" if one.kind == "gauge" else f", {one.kind}"
+    only = "" if whole else ", *only*" if labels else ", *no labels*"
+    return f"- `{one.name}{more}`{kind}{only}: {re.split(r'[;.] ', one.help)[0].rstrip('.')}\n"
 
 
 def configuration_page() -> str:
@@ -334,8 +332,8 @@ def configuration_page() -> str:
     rows = []
     for path in variables(Config).values():
         name = ".".join(path).replace("_", "-")
-        what = describe(Config, name).replace("|", "\\|")
-        rows.append(f"| `{name}` | {what} |\n")
+        what = describe(Config, name)
+        rows.append(f"- `{name}`: {what}\n")
     return CONFIGURATION + "".join(rows) + CLIENT
 
 
@@ -468,13 +466,20 @@ def _documented(name: str, what: Any) -> str:
     """Return the section of a function, class or property: its signature and its docstring, whose lists have a bullet an entry."""
     shown = name.rpartition(".")[2] if name.startswith("trackside.") else name
     head = f'\n### <a id="{name}"></a>{name}\n'
-    if isinstance(what, property):
+    if isinstance(what, property) or what is trackside.Run:  # init makes it
         return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
-    try:
-        signature = re.sub(r"\b(?:collections\.abc|typing|trackside(?:\.\w+)*)\.|~", "", str(inspect.signature(what)))
-    except (TypeError, ValueError):
-        return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
-    return f"{head}\n```text\n{shown}{signature}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+    return f"{head}\n```text\n{shown}{_signature(what)}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+
+
+def _signature(what: Any) -> str:
+    """Return the signature of a function or class as its source has it, which is the same in every Python."""
+    function = vars(what)["__init__"] if isinstance(what, type) and "__init__" in vars(what) else what
+    node: Any = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+    if isinstance(node, ast.ClassDef):
+        return "()"
+    names = (*node.args.posonlyargs, *node.args.args)
+    shown = re.sub(r"^self(, )?", "", ast.unparse(node.args)) if names else ast.unparse(node.args)
+    return f"({shown})" + ("" if isinstance(what, type) or node.returns is None else f" -> {ast.unparse(node.returns)}")
 
 
 def _prose(docstring: str) -> str:

@@ -65,6 +65,7 @@ def init(
     ranks: Literal["all", "zero"] | None = None,
     roles: Mapping[str, str] | None = None,
     profile: Mapping[str, Any] | None = None,
+    page: bool = False,
 ) -> Run:
     """Open a run, and make it the default run, which `push`, `finish` and the other functions of the package use.
 
@@ -97,6 +98,7 @@ def init(
             after the pushed ``epoch`` has reached 1 and 5; without ``epochs`` once, after 5 steps. ``shapes``, ``stacks``
             and ``memory`` are options of the profile. To be set before PyTorch is imported, so that PyTorch records
             itself: the variables of docs/captures.md, as `trackside run` does. Otherwise the client records.
+        page: Whether alerts of this run may page somebody, on a machine of many users: it sets the tag ``page``.
 
     Returns:
         The run.
@@ -115,7 +117,7 @@ def init(
     if total_steps is not None and not 0 <= total_steps < 2**63:
         raise ValueError(f"total_steps is {total_steps}, which is not between 0 and 2**63 - 1")
     words = (tags,) if isinstance(tags, str) else tuple(map(str, tags))
-    words = words or tuple(os.environ.get("TRACKSIDE_TAGS", "").split(","))
+    words = (*(words or os.environ.get("TRACKSIDE_TAGS", "").split(",")), *(("page",) if page else ()))
     words = tuple(writable(word.strip()) for word in words if word.strip())
     enabled = enabled and os.environ.get("TRACKSIDE_DISABLED", "").lower() in OFF
     pushing = _pushing_ranks(ranks)

@@ -14,7 +14,7 @@ from histories import BEGIN, column, finished, history, ingested, opened
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside_daemon.agents import tools
+from trackside_daemon.agents import shapes, tools
 from trackside_daemon.agents.fitting import ANSWER_BYTES, fitted
 from trackside_daemon.agents.protocol import REVISIONS
 from trackside_daemon.agents.untrusted import CLOSE, LONG_LETTERS, OPEN, mark, marker, unmark
@@ -60,7 +60,7 @@ def answered(source: FileSource, tool: str, **arguments: Any) -> tuple[dict[str,
     assert len(content["text"]) <= ANSWER_BYTES
     found = json.loads(content["text"])
     assert answer["result"]["structuredContent"] == found
-    schema = tools.schema(tools.TOOLS[tool].answer)
+    schema = shapes.schema(tool)
     jsonschema.validate(found, schema)
     assert found.keys() <= schema["properties"].keys()
     return found, content["text"]

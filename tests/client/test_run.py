@@ -770,6 +770,7 @@ def test_name_id_and_tags_come_from_the_environment_too(nowhere: str, monkeypatc
     assert (run.name, run.id, hello_of(run).tags) == ("from outside", "id-8", ("a", "b", "c"))
     own = trackside.init("own", id="id-9", tags=["d"])
     assert (own.name, own.id, hello_of(own).tags) == ("own", "id-9", ("d",))
+    assert hello_of(trackside.init("important", page=True)).tags == ("a", "b", "c", "page")
 
 
 @pytest.mark.parametrize("how", ["argument", "environment"])

@@ -180,6 +180,8 @@ class AutoRun:
             return
         if not self._tracked.issuperset(numbers):
             self._tracked.update(numbers)
+            if self._first is not None and any(key.rpartition("/")[2] == "lr" for key in numbers):
+                self._tracked.add("learning_rate")  # the same from its first step on
             self.direct = None
         queue.push_found(numbers, step, aside=queue.is_led or not self._is_counted_by_tracker(step))
 

@@ -28,6 +28,7 @@ ALERT_FIELDS = ("id", "alert", "severity", "started", "ended", "silenced_until")
 CHECKPOINT_FIELDS = ("path", "step", "state", "good", "reason", "time", "checked", "value", "attempt")
 RANK_FIELDS = ("value", "difference", "difference_low", "difference_high", "at", "unknown")
 SHOWN_METRICS = 1000  # keys in a list of keys
+SHOWN_ALERTS = 20  # of what is new
 SHOWN_LIVE = 16  # live runs in an overview
 READ_ALERTS = 1000  # newest alerts that are looked through
 READ_RUNS = 1000  # newest runs that are looked through for changes
@@ -78,19 +79,18 @@ class Answers:
         standings = await gather(*(self._ask(Standing(id=uid)) for uid in ids))
         speak = await self._marker(ids)
         runs = [_standing(run, values.get(run["id"], {}), found, speak, now) for run in standings]
-        order = ("broken", "slow", "ok")
-        runs.sort(key=lambda run: order.index(run["health"]))
-        rest = (
-            {}
-            if one
-            else {
-                "more_alive": len(alive) - len(ids),
-                "machine_alerts": [_alert(alert, speak) for alert in found if not alert["run"]],
-                "ended": [_run(run) for run in listed if run["state"] in ENDED][:3],
-            }
-        )
+        runs.sort(key=lambda run: ("broken", "slow", "ok").index(run["health"]))
         health = runs[0]["health"] if runs else "ok"
-        answer = page("runs", runs, 0, SHOWN_LIVE, health=health, now=now, **rest)
+        if one:
+            return {"health": health, "runs": runs, "now": now}
+        rest = {
+            "health": health,
+            "now": now,
+            "more_alive": len(alive) - len(ids),
+            "machine_alerts": [_alert(alert, speak) for alert in found if not alert["run"]],
+            "ended": [_run(run) for run in listed if run["state"] in ENDED][:3],
+        }
+        answer = page("runs", runs, 0, SHOWN_LIVE, **rest)
         return {"health": health, "runs": answer.pop("runs"), **answer}
 
     async def runs(self, wanted: tools.RunsArguments) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Answers:
         recent = [run for run in listed if max(run["started"], run["ended"] or 0.0) >= since]
         found = (await self._ask(table.Alerts(evidence=False, limit=READ_ALERTS)))["alerts"]
         alerts = [alert for alert in reversed(found) if alert["started"] >= since]
-        speak = await self._marker({alert["run"] for alert in alerts if alert["run"]})
+        speak = await self._marker({alert["run"] for alert in alerts[:SHOWN_ALERTS] if alert["run"]})
         settings = []
         for run in [run for run in recent if run["started"] >= since][:COMPARED]:
             earlier = (one for one in listed if one["name"] == run["name"] and one["started"] < run["started"])
@@ -150,7 +150,7 @@ class Answers:
             states[run["state"]] = states.get(run["state"], 0) + 1
         # What went wrong comes first, and is what stays if there is no room.
         recent.sort(key=lambda run: run["state"] not in {"failed", "lost", "stalled"})
-        shown = [_alert(alert, speak) for alert in alerts[:20]]
+        shown = [_alert(alert, speak) for alert in alerts[:SHOWN_ALERTS]]
         answer = page(
             "runs",
             [_run(run) for run in recent],

@@ -258,6 +258,7 @@ class Daemon:
             parts.state,
             sources=[*(collector.name for collector in parts.collectors), *SOURCES],
             ready=self._status.is_ready,
+            profile=self._config.limits.profile,
             access=access,
             apis=[
                 DaemonApi(self._status.as_json, self._token, self._overview.disconnect, document),

@@ -21,7 +21,7 @@ from starlette.routing import Match, Route
 from trackside_daemon.config.near import near_name
 from trackside_daemon.questions.alerts import Alerts
 from trackside_daemon.questions.question import SHOWN, parameters
-from trackside_daemon.web import dashboard
+from trackside_daemon.web import dashboard, page_profile
 from trackside_daemon.web.api.endpoints import ENDPOINTS, Endpoint
 from trackside_daemon.web.exposition import process_registry, render, render_protobuf
 from trackside_daemon.web.http.auth_token import READING, Token, TokenMiddleware, error_response
@@ -64,6 +64,7 @@ class WebApp:
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
         access: Answers questions to the history.
         apis: The objects whose methods answer the other endpoints.
+        profile: ``cluster`` for the metrics page of `page_profile`.
     """
 
     def __init__(
@@ -75,11 +76,13 @@ class WebApp:
         access: HistoryAccess,
         apis: Iterable[object],
         reload: Callable[[], str] | None = None,
+        profile: str = "full",
     ) -> None:
         self._state = state
         self._sources = frozenset(sources) | {OWN_SOURCE}
         self._ready = ready
         self._reload = reload
+        self._profile = profile
         self._access = access
         self._apis = {type(api).__name__: api for api in apis}
         self._process_registry = process_registry()
@@ -133,6 +136,8 @@ class WebApp:
             time.monotonic(), None if sources is None else lambda source: source.partition(":")[0] in sources
         )
         snapshot = self._rank_statistics.apply(whole)
+        if self._profile == "cluster":
+            snapshot = page_profile.apply(snapshot)
         own = self._process_registry if sources is None or OWN_SOURCE in sources else None
         body = (
             render_protobuf(snapshot, own)

@@ -31,6 +31,9 @@ ATTEMPTS = 3  # most attempts of a run in an hour that are normal, as with occas
 STARTS = 3  # most starts of a daemon in an hour that are normal, as with a rollout
 
 POD = "pod, container, endpoint"  # labels of a target that change when a pod is replaced, while the machine stays
+NODE_STATE = (
+    "node_state"  # label of a target whose node is drained, as deploy/slurm/file_sd.py sets it; only `up` keeps it
+)
 SAMPLE_LIMIT = 15_000  # sample_limit of each configuration in deploy/prometheus
 
 
@@ -53,7 +56,8 @@ def _here(targets: Targets) -> str:
 def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
     cluster, place = targets.of_cluster("job"), targets.text()
     # A rolling update stops a tenth of the daemons at a time, each for less than this, and replaces their pods.
-    down = f"(max without ({POD}) (max_over_time(up{{{chosen}}}[3m])) == bool 0)"
+    kept = f'{chosen}, {NODE_STATE}=""'
+    down = f"(max without ({POD}) (max_over_time(up{{{kept}}}[3m])) == bool 0)"
     many = f"  avg by ({cluster}) {down} >= 0.2\nand on ({cluster})\n  sum by ({cluster}) {down} >= 3"
     flapping = f"  changes(up{{{chosen}}}[15m]) >= 4\nand\n  avg_over_time(up{{{chosen}}}[15m]) < 0.9"
     earlier = " or ".join(f"up{{{chosen}}} offset {age}" for age in ("1h", "1d"))
@@ -73,6 +77,13 @@ def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
             f"{{{{ $labels.instance }}}}{place} of job {{{{ $labels.job }}}} changed {{{{ $value }}}} times between answering "
             "and not answering in 15 minutes.",
             "flapping",
+        ),
+        FleetRule(
+            "TracksideNodeDrained",
+            f'  up{{{chosen}, {NODE_STATE}!=""}}\nor\n'
+            '  label_replace(kube_node_spec_unschedulable == 1, "instance", "$1", "node", "(.+)")',
+            "",
+            f"{{{{ $labels.instance }}}}{place} is drained or cordoned: nobody is notified of its alerts, but for those of runs.",
         ),
         FleetRule(
             "TracksideNoTargets", none, "15m", f"There is no target of job {{{{ $labels.job }}}}{targets.text()}."
