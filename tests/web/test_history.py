@@ -160,7 +160,8 @@ def test_all_ranks_come_as_a_band(site: Site, api: Callable[[str], Any]) -> None
     assert [point[2:4] for point in coarse["points"]] == [[1, 8], [4, 9]]
     assert (band["nonfinite"], coarse["nonfinite"]) == ([0, 1, 3, 0], [1, 3])
     assert "nonfinite" not in part
-    assert refused(site, "series?run=id-1&ranks=band&points=0")[0] == refused(site, "series?run=id-1&ranks=x")[0] == 400
+    assert api("series?run=id-1&key=loss&ranks=band&points=0")["series"] == [band]
+    assert refused(site, "series?run=id-1&ranks=x")[0] == 400
 
 
 def test_a_band_has_more_ranks_than_an_answer_has_lines(

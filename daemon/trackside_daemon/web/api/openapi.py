@@ -122,7 +122,8 @@ def _operation(endpoint: Endpoint, schema: dict[str, Any], body: dict[str, Any] 
     for kind in endpoint.types:
         is_binary = kind in {"application/octet-stream", "image/png"}
         text = {"type": "string", "format": "binary"} if is_binary else {"type": "string"}
-        content |= _content(kind, schema if endpoint.types == ("application/json",) else text)
+        of_file: dict[str, Any] = {} if kind == "application/json" else text
+        content |= _content(kind, schema if endpoint.types == ("application/json",) else of_file)
     operation: dict[str, Any] = {
         "operationId": endpoint.operation,
         "tags": [endpoint.tag],
@@ -139,7 +140,7 @@ def _operation(endpoint: Endpoint, schema: dict[str, Any], body: dict[str, Any] 
     if endpoint.body:
         is_file = not endpoint.body.startswith("{")
         kind = "application/octet-stream" if is_file else "application/json"
-        given = {"type": "string", "format": "binary"} if is_file else body or _schema("object")
+        given = {"type": "string", "format": "binary"} if is_file else body or {}
         required = is_file or bool(body and _has_required(endpoint.body_type))
         operation["requestBody"] = {
             "required": required,
