@@ -87,6 +87,16 @@ class RaySection(CollectorSection):
     )
 
 
+class TextfileSection(CollectorSection):
+    """The collector of other programs' text files."""
+
+    directory: str = setting(
+        "Directory, or pattern of several, whose *.prom files are served; empty for none.",
+        "",
+        examples=["/var/lib/trackside/textfiles"],
+    )
+
+
 class PathSection(Section):
     """Directories of the host's files; in a container they may be mounted elsewhere."""
 
@@ -114,3 +124,4 @@ class CollectorsSection(Section):
     gpu: GpuSection = GpuSection()
     ranks: RanksSection = RanksSection()
     ray: RaySection = RaySection()
+    textfile: TextfileSection = TextfileSection()

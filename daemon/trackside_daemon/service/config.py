@@ -18,7 +18,7 @@ from trackside_daemon.history.settings import StorageSection
 from trackside_daemon.ingest.settings import PushSection
 from trackside_daemon.sampling.settings import SampleSection
 from trackside_daemon.training.settings import LimitsSection, RunSection
-from trackside_daemon.web.settings import WebSection
+from trackside_daemon.web.settings import OtlpInSection, WebSection
 
 _WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 # By name: what each root is, and a file that proves it.
@@ -46,6 +46,7 @@ class Config(Settings):
     run: RunSection = RunSection()
     web: WebSection = WebSection()
     push: PushSection = PushSection()
+    otlp: OtlpInSection = OtlpInSection()
     storage: StorageSection = StorageSection()
     log: LogSection = LogSection()
     collector: CollectorsSection = CollectorsSection()
@@ -61,7 +62,7 @@ class Config(Settings):
 
 def needs_restart(old: Config, new: Config) -> list[str]:
     """Return the names of the settings that differ and that a running daemon cannot change."""
-    whole = ("path", "web", "push", "collector", "limits", "capture", "checkpoint", "bridges", "reports")
+    whole = ("path", "web", "push", "otlp", "collector", "limits", "capture", "checkpoint", "bridges", "reports")
     changed = [name for name in whole if getattr(new, name) != getattr(old, name)]
     single = {
         "storage": ("path", "jsonl", "synchronous", "media"),

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 from trackside.os_errors import os_error_text
 from trackside_daemon import __version__
 from trackside_daemon.alerts.sinks.sink import SinkError
+from trackside_daemon.bridges.otlp.receiver import OtlpCollector
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
 from trackside_daemon.history.directory import mode_warnings
+from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.linux.child_process import import_warnings
@@ -50,10 +52,11 @@ from trackside_daemon.web.api.processes import ProcessesApi
 from trackside_daemon.web.api.state_json import live_runs
 from trackside_daemon.web.api.waits import Waits, poll_runs
 from trackside_daemon.web.app import WebApp
-from trackside_daemon.web.http.address import is_loopback, security_warnings, write_url_file
+from trackside_daemon.web.http.address import AddressError, is_loopback, security_warnings, write_url_file
 from trackside_daemon.web.http.auth_token import STORED, Token
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
+from trackside_daemon.web.otlp import otlp_server
 
 # The sources of series other than the collectors.
 SOURCES = (
@@ -166,6 +169,7 @@ class Daemon:
         self._overview = self._overview_api(self._access)
         self._waits = Waits(partial(poll_runs, self._parts.state, self._parts.history.database))
         self._web = WebServer(self._web_app(self._access), listener, self._web_config)
+        self._otlp = None if self._parts.otlp is None else _otlp_server(config, self._parts.otlp)
         self._watchdog = Watchdog(
             self._notifier,
             {"sampler": self._parts.sampler.behind, "web": self._web.loop_delay},
@@ -331,6 +335,7 @@ class Daemon:
                 StartAndStop(parts.lost_runs.start, parts.lost_runs.stop),  # its thread writes to the history
                 StartAndStop(kineto.start),
                 StartAndStop(stop=kineto.stop),
+                *(StartAndStop(server.start, server.stop) for server in (self._otlp,) if server is not None),
                 StartAndStop(self._web.start),
                 # Not before the server accepts requests: other commands find the daemon by this file.
                 StartAndStop(partial(write_url_file, self._url, self._address_file)),
@@ -374,6 +379,13 @@ class Daemon:
         logger.error("%s failed: %r", name, problem.exc_value, exc_info=problem.exc_value)
         # The main thread waits in sigwait(), which only a signal ends.
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _otlp_server(config: Config, collector: OtlpCollector) -> WebServer:
+    try:
+        return otlp_server(config.otlp, collector)
+    except (AddressError, SettingError) as error:
+        raise StartError(str(error)) from None
 
 
 def _make_token(path: Path, stored: Path) -> Token:
