@@ -160,8 +160,10 @@ class Daemon:
         self._reloaded = True
         self._failed = False
         self._parts = Parts(config, push_socket, ingest_worker, self._url)
+        self._otlp, otlp_address = _otlp_server(config, self._parts.otlp)
+        ways = {"otlp_endpoint": otlp_address, "textfile_directory": config.collector.textfile.directory or None}
         self._status = DaemonStatus(
-            self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled
+            self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled, ways=ways
         )
         self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
         self._address_file = push_socket.token.with_suffix(".address")
@@ -169,7 +171,6 @@ class Daemon:
         self._overview = self._overview_api(self._access)
         self._waits = Waits(partial(poll_runs, self._parts.state, self._parts.history.database))
         self._web = WebServer(self._web_app(self._access), listener, self._web_config)
-        self._otlp = None if self._parts.otlp is None else _otlp_server(config, self._parts.otlp)
         self._watchdog = Watchdog(
             self._notifier,
             {"sampler": self._parts.sampler.behind, "web": self._web.loop_delay},
@@ -381,11 +382,15 @@ class Daemon:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _otlp_server(config: Config, collector: OtlpCollector) -> WebServer:
+def _otlp_server(config: Config, collector: OtlpCollector | None) -> tuple[WebServer | None, str | None]:
+    """Return the server of ``otlp.endpoint`` and its address; the address only if anybody on this machine may send there."""
+    if collector is None:
+        return None, None
     try:
-        return otlp_server(config.otlp, collector)
+        server, address = otlp_server(config.otlp, collector)
     except (AddressError, SettingError) as error:
         raise StartError(str(error)) from None
+    return server, None if config.otlp.token_file else address
 
 
 def _make_token(path: Path, stored: Path) -> Token:

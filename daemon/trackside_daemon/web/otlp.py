@@ -14,6 +14,7 @@ from starlette.routing import Route
 from trackside.packing import encoded_varint
 from trackside_daemon.bridges.otlp.receiver import OtlpCollector, decode
 from trackside_daemon.http_client.http_request import bearer_header
+from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.web.http.address import AddressError, is_loopback, listen
 from trackside_daemon.web.http.auth_token import error_response
 from trackside_daemon.web.http.config_file import ConfigFile
@@ -30,8 +31,8 @@ LIMITS = HttpLimits(connections=256, requests=8)
 _TYPES = {"application/json": True, "application/x-protobuf": False}
 
 
-def otlp_server(settings: OtlpInSection, collector: OtlpCollector) -> WebServer:
-    """Return the server of ``otlp.endpoint``.
+def otlp_server(settings: OtlpInSection, collector: OtlpCollector) -> tuple[WebServer, str]:
+    """Return the server of ``otlp.endpoint``, and the address that it listens on.
 
     Raises:
         AddressError: It cannot listen there, or anybody could send to it.
@@ -39,16 +40,15 @@ def otlp_server(settings: OtlpInSection, collector: OtlpCollector) -> WebServer:
     """
     token = bearer_header(settings.token_file, "otlp.token-file") if settings.token_file else ""
     listener = listen(settings.endpoint, "otlp.endpoint")
-    host, port = listener.getsockname()[:2]
-    if not token and not is_loopback(f"{host}:{port}"):
+    address = format_address(listener)
+    if not token and not is_loopback(address):
         listener.close()
         raise AddressError(
-            f"otlp.endpoint: {settings.endpoint} is reached from other machines; set otlp.token-file, or use 127.0.0.1:{port}"
+            f"otlp.endpoint: {settings.endpoint} is reached from other machines; set otlp.token-file, or use 127.0.0.1:{address.rpartition(':')[2]}"
         )
     app = Starlette(routes=[Route("/v1/metrics", OtlpReceiver(collector, token).receive, methods=["POST"])])
     server = WebServer(app, listener, ConfigFile(""), LIMITS)
-    listener.close()  # the server has a duplicate
-    return server
+    return server, address
 
 
 class OtlpReceiver:
