@@ -4,8 +4,10 @@ In each operation a rank's kernel runs from its arrival until the last rank has 
 times follow from the lateness of ranks and the speed of links, and are not chosen.
 """
 
+import json
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trackside_daemon.detectors.collectives import Operation
@@ -66,6 +68,36 @@ def communicators(start: int, *, mixed: bool) -> list[Communicator]:
         for gpu in range(GPUS)
     ]
     return [*tensor, *shards, *replicas]
+
+
+def text_files(dump: Mapping[Operation, float]) -> dict[str, str]:
+    """Return the Inspector's text files, one for each GPU, by name."""
+    lines: dict[str, list[str]] = defaultdict(list)
+    for one, value in dump.items():
+        labels = (
+            f'version="v5.1",slurm_job_id="77",node="{one.host}",gpu="GPU{one.gpu}",comm_name="{one.communicator}",n_nodes="8",'
+            f'nranks="{one.ranks}",collective="{one.operation}",message_size="{one.size}",algo_proto="{one.algorithm}"'
+        )
+        lines[f"nccl-{one.host}-{one.gpu}.prom"] += [f"nccl_bus_bandwidth_gbs{{{labels}}} {value!r}"]
+    head = "# HELP nccl_bus_bandwidth_gbs Bus bandwidth\n# TYPE nccl_bus_bandwidth_gbs gauge\n"
+    return {name: head + "\n".join(found) + "\n" for name, found in lines.items()}
+
+
+def otlp(dump: Mapping[Operation, float], time: float) -> bytes:
+    """Return what the Inspector exports over OTLP, in JSON."""
+    names = ("node", "gpu", "comm_name", "nranks", "collective", "message_size", "algo_proto")
+    points = [
+        {
+            "attributes": [
+                {"key": name, "value": {"stringValue": text}} for name, text in zip(names, one, strict=True)
+            ],
+            "timeUnixNano": str(int(time * 1e9) + 1),
+            "asDouble": value,
+        }
+        for one, value in dump.items()
+    ]
+    metrics = [{"name": "nccl_bus_bandwidth_gbs", "gauge": {"dataPoints": points}}]
+    return json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]}).encode()
 
 
 class InspectorJob:

@@ -114,7 +114,7 @@ ROWS = {
     "ActivationOutliers": Row("real training", f"{LAYERS}::test_a_layer_with_exploding_outputs_is_named"),
     "LayerUpdates": Row("real training", f"{LAYERS}::test_a_layer_that_no_optimizer_has_is_named"),
     "CollectiveSlow": Row(
-        "made numbers", "tests/detectors/test_collectives.py::test_a_planted_fault_is_named_with_its_node_and_kind"
+        "made numbers", "tests/alerts/test_slow_collectives.py::test_a_planted_fault_is_named_with_its_node_and_kind"
     ),
     "GpuMemoryLeak": Row("simulated time", f"{LONG}::test_memory_of_a_gpu_that_grows_for_hours"),
 }

@@ -76,7 +76,8 @@ class SlowCollective(NamedTuple):
         """The verdict in one sentence."""
         speed = f"{self.operation} runs at {number(self.value)} GB/s, {percent(self.value / self.usual)} of {number(self.usual)}"
         if self.kind == "rank":
-            return f"the rank on GPU {self.gpu} of {self.host} is late, and its peers wait: {speed}"
+            gpu = self.gpu if self.gpu.upper().startswith("GPU") else f"GPU {self.gpu}"
+            return f"the rank on {gpu} of {self.host} is late, and its peers wait: {speed}"
         link = "a link within the node" if self.own else "the network link"
         doubt = "" if self.whole else ", or of a rank elsewhere whose numbers this daemon does not get"
         return f"{link} of {self.host} is slow{doubt}: {speed}, as are all its operations there"
