@@ -23,7 +23,8 @@ PAST = 120  # values that are remembered, of an hour
 PEERS = 3  # least other groups of the same shape that stand for a past
 SCALE, SCALES = 1.4826, 4.0  # of a median deviation to a standard deviation; of these, the least that is slow
 MOST_SLOWER = 10.0  # times slower that always are slow
-IDLE = 600.0  # seconds after which an operation whose value stays the same no longer counts
+# An operation whose value stays the same for so many times the last interval, or so many seconds, no longer counts.
+IDLE_GAPS, IDLE = 3.5, 600.0
 CONFIRM, END = 2, 3  # evaluations with a verdict until it is reported, and without it until it is over
 COVERED = 0.8  # share of the slow groups in which a node with a slow link is, and of its groups that are slow
 MOST_PASTS = 40_000
@@ -90,17 +91,22 @@ Peers = dict[tuple[str, ...], dict[str, list[float]]]
 class _Past:
     """The bandwidths of a series: the latest, and those before that were not slow."""
 
-    __slots__ = ("changed", "last", "latest", "usual")
+    __slots__ = ("changed", "gap", "last", "latest", "usual")
 
     def __init__(self) -> None:
         self.latest: deque[float] = deque(maxlen=LATEST)
         self.usual: deque[float] = deque(maxlen=PAST)
-        self.last, self.changed = -1.0, 0.0
+        self.last, self.changed, self.gap = -1.0, 0.0, EVERY
 
     def add(self, now: float, value: float) -> None:
         if value != self.last:
+            self.gap = max(EVERY, now - self.changed) if self.latest else EVERY
             self.last, self.changed = value, now
             self.latest.append(value)
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether the operation has ended, as those of a training before a restart, or runs seldom."""
+        return now - self.changed > min(IDLE_GAPS * self.gap, IDLE)
 
 
 class _Level(NamedTuple):
@@ -153,13 +159,13 @@ class SlowCollectives:
     def update(self, now: float, bandwidths: Mapping[Operation, float]) -> list[SlowCollective]:
         """Return the verdicts that hold, from the newest bandwidth in GB/s of each operation at *now*, in seconds."""
         known = {one: value for one, value in bandwidths.items() if value > 0}
-        groups = list(_grouped(known))
         for one, value in known.items():
             self._past.setdefault(one, _Past()).add(now, value)
+        groups = list(_grouped(one for one in known if not self._past[one].is_idle(now)))
         for members, links in groups:
             self._past.setdefault(links, _Past()).add(now, max(known[one] for one in members))
         self._past = {
-            one: past for one, past in self._past.items() if (one in known or not one.gpu) and now - past.changed < IDLE
+            one: past for one, past in self._past.items() if one in known or (not one.gpu and not past.is_idle(now))
         }
         peers = self._peers()
         levels = {one: self._level(one, peers) for one, past in self._past.items() if len(past.latest) == LATEST}
