@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import MessageToJson
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -24,6 +23,7 @@ from trackside_daemon.web.http.address import AddressError
 from trackside_daemon.web.otlp import OtlpReceiver, otlp_server
 from trackside_daemon.web.settings import OtlpInSection
 
+MessageToJson: Any = pytest.importorskip("google.protobuf.json_format").MessageToJson
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
 
 

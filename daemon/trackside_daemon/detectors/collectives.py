@@ -25,7 +25,7 @@ SCALE, SCALES = 1.4826, 4.0  # of a median deviation to a standard deviation; of
 MOST_SLOWER = 10.0  # times slower that always are slow
 # An operation whose value stays the same for so many times the last interval, or so many seconds, no longer counts.
 IDLE_GAPS, IDLE = 3.5, 600.0
-CONFIRM, END = 2, 3  # evaluations with a verdict until it is reported, and without it until it is over
+CONFIRM, END = 3, 3  # evaluations with a verdict until it is reported, and without it until it is over
 COVERED = 0.8  # share of the slow groups in which a node with a slow link is, and of its groups that are slow
 MOST_PASTS = 40_000
 
@@ -185,7 +185,9 @@ class SlowCollectives:
             if self._missed[subject] >= (END if subject in self._reported else 1):
                 del self._seen[subject], self._missed[subject]
                 self._reported.pop(subject, None)
-        self._seen.update(found.keys())
+        # What waits for a slow link may still look late when the link is well again.
+        has_link = any(kind == "link" for kind, *_ in (*self._seen, *found))
+        self._seen.update(subject for subject in found if subject[0] == "link" or not has_link)
         for subject, one in found.items():
             if self._seen[subject] >= CONFIRM:
                 self._reported.setdefault(subject, one)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from trackside_daemon.alerts.settings import AlertsSection
-from trackside_daemon.bridges.settings import BridgesSection
+from trackside_daemon.bridges.settings import BridgesSection, FleetSection
 from trackside_daemon.captures.settings import CaptureSection
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.collectors.settings import CollectorsSection, PathSection
@@ -57,12 +57,25 @@ class Config(Settings):
     capture: CaptureSection = CaptureSection()
     checkpoint: CheckpointSection = CheckpointSection()
     bridges: BridgesSection = BridgesSection()
+    fleet: FleetSection = FleetSection()
     require_gpu: Annotated[bool, Field(description="Do not start without a GPU.")] = False
 
 
 def needs_restart(old: Config, new: Config) -> list[str]:
     """Return the names of the settings that differ and that a running daemon cannot change."""
-    whole = ("path", "web", "push", "otlp", "collector", "limits", "capture", "checkpoint", "bridges", "reports")
+    whole = (
+        "path",
+        "web",
+        "push",
+        "otlp",
+        "collector",
+        "limits",
+        "capture",
+        "checkpoint",
+        "bridges",
+        "fleet",
+        "reports",
+    )
     changed = [name for name in whole if getattr(new, name) != getattr(old, name)]
     single = {
         "storage": ("path", "jsonl", "synchronous", "media"),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from trackside.os_errors import os_error_text
 from trackside_daemon import __version__
 from trackside_daemon.alerts.sinks.sink import SinkError
+from trackside_daemon.bridges.fleet import Fleet
 from trackside_daemon.bridges.otlp.receiver import OtlpCollector
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
@@ -26,6 +27,7 @@ from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.linux.child_process import import_warnings
+from trackside_daemon.linux.process_limits import worker_bytes
 from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable
@@ -42,6 +44,7 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
+from trackside_daemon.web.api.fleet import FleetApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi
@@ -167,6 +170,8 @@ class Daemon:
         )
         self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
         self._address_file = push_socket.token.with_suffix(".address")
+        memory = worker_bytes(config.limits.worker_memory)
+        self._fleet = Fleet(config.fleet, config.bridges.parquet.url, memory)
         self._access = HistoryAccess(self._parts.history.database, self._parts.history.writer, self._live())
         self._overview = self._overview_api(self._access)
         self._waits = Waits(partial(poll_runs, self._parts.state, self._parts.history.database))
@@ -253,7 +258,8 @@ class Daemon:
 
     def _overview_api(self, access: HistoryAccess) -> OverviewApi:
         parts = self._parts
-        overview = Overview(parts.state, parts.rates, parts.alerting.firing, parts.history.database)
+        fleet = self._fleet.is_configured
+        overview = Overview(parts.state, parts.rates, parts.alerting.firing, parts.history.database, fleet=fleet)
         return OverviewApi(parts.state, access, overview)
 
     def _web_app(self, access: HistoryAccess) -> Any:
@@ -284,6 +290,7 @@ class Daemon:
                 AgentsApi(access, captures, self._waits, actions=web.agent_actions),
                 GpuApi(parts.nvml, parts.gpu.forget),
                 MachineApi(parts.machine, access),
+                FleetApi(self._fleet, access),
                 ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
                 self._overview,
             ],

@@ -175,7 +175,7 @@ export class RunTable {
   #cell(column, run) {
     if (column.id === "name") return h("th.name",
       { scope: "row" }, run.index === undefined ? "" : dot(run.index),
-      h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label),
+      h("a", { href: run.url ?? runAddress(run.id), title: `${run.name} (${run.id})` }, run.label),
       run.pinned ? h("span.quiet", { title: "The history limits do not delete this run" }, " · pinned") : "");
     if (column.id === "state") return h("td", { title: run.cause }, badge(run.state));
     if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag",
