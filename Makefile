@@ -88,6 +88,8 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/zoom.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/gate.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/batches.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/replicas.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/auto.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/captures.py
 	@PYTHONPATH=tests:. $(RIVALS)/bin/python bench/layers.py 10 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import TYPE_CHECKING
 
 from processes import clean_environ, command, http, run
@@ -11,6 +12,7 @@ from processes import clean_environ, command, http, run
 if TYPE_CHECKING:
     from processes import Daemon
 
+WITHIN = 60.0
 WIDE = {"COLUMNS": "4000"}
 
 
@@ -40,9 +42,16 @@ def faces(daemon: Daemon, name: str) -> dict[str, str]:
 
 
 def differing(daemon: Daemon, name: str) -> dict[str, str]:
-    """Return the sentences of all faces if two differ; empty if all are the same."""
-    found = faces(daemon, name)
-    return found if len(set(found.values())) > 1 or not all(found.values()) else {}
+    """Return the sentences of all faces if two still differ after a minute; empty once all are the same.
+
+    They are asked one after another, and the verdict may change meanwhile.
+    """
+    begun = time.monotonic()
+    while len(set((found := faces(daemon, name)).values())) > 1 or not all(found.values()):
+        if time.monotonic() - begun > WITHIN:
+            return found
+        time.sleep(1)
+    return {}
 
 
 def mcp(daemon: Daemon, name: str) -> str:
