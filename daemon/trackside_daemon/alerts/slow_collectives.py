@@ -3,7 +3,6 @@
 The numbers come from text files or over OTLP: see `trackside_daemon.detectors.collectives` for the verdicts.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from socket import gethostname
@@ -21,18 +20,6 @@ from trackside_daemon.model.troubles import TROUBLES
 
 ALERT = "CollectiveSlow"
 KEPT_SECONDS = 600.0  # within which a restored alert must be found again; otherwise it ends
-# The labels of an operation's fields, the first that a series has.
-LABELS = {
-    "host": ("node", "host_name", "hostname"),
-    "gpu": ("gpu", "gpu_uuid", "device"),
-    "communicator": ("comm_name", "comm_id", "comm_hash"),
-    "ranks": ("nranks",),
-    "operation": ("collective", "p2p", "operation"),
-    "size": ("message_size",),
-    "algorithm": ("algo_proto",),
-}
-PID = ("pid", "process_pid")
-_NUMBER = re.compile(r"(?:gpu|cuda)?[-_: ]*(\d+)", re.IGNORECASE)
 
 
 class CollectiveAlerts:
@@ -89,14 +76,13 @@ class CollectiveAlerts:
         found: dict[Operation, float] = {}
         self._pids = {}
         for metric, values in self._state.named(now, foreign.BANDWIDTH).values():
-            places = {field: _place(metric.labels, names) for field, names in LABELS.items()}
-            pid = _place(metric.labels, PID)
             for labels, value in values.items():
-                one = Operation(**{field: labels[at] if at >= 0 else "" for field, at in places.items()})
+                named = dict(zip(metric.labels, labels, strict=True))
+                one = Operation(**foreign.operation(named))
                 one = one if one.host else one._replace(host=self._host)
                 if isinstance(value, float):
                     found[one] = value
-                    self._pids[one] = labels[pid] if pid >= 0 else ""
+                    self._pids[one] = next((named[name] for name in foreign.PID if name in named), "")
         return found
 
     def _changes(self, now: float, verdicts: Mapping[tuple[str, ...], SlowCollective]) -> Iterator[Finding]:
@@ -130,10 +116,9 @@ class CollectiveAlerts:
         ranks, processes, runs = self._state.values(now, gpu.RANK_INFO, process.PROCESS_INFO, RUN_INFO)
         found = ("", "")
         if one.host.partition(".")[0] == self._host:
-            number = _NUMBER.fullmatch(one.gpu)
-            for index, uuid, run, rank in ranks:
-                if index == (number[1] if number else "") or (one.gpu and uuid.endswith(one.gpu.removeprefix("GPU-"))):
-                    found = run, rank
+            found = next(
+                ((run, rank) for index, uuid, run, rank in ranks if foreign.is_gpu(one.gpu, index, uuid)), found
+            )
         pids = {pid for other, pid in self._pids.items() if other[:3] == (one.host, one.gpu, one.communicator)} - {""}
         pid, name, place = map(process.PROCESS_INFO.labels.index, ("pid", "run", "rank"))
         found = next(
@@ -146,7 +131,3 @@ def _subject(labels: Mapping[str, str], kind: str) -> tuple[str, ...]:
     """Return `SlowCollective.subject` of an alert."""
     host = labels.get("host", "")
     return ("link", host) if kind == "link" else ("rank", host, labels.get("gpu", ""))
-
-
-def _place(labels: tuple[str, ...], names: tuple[str, ...]) -> int:
-    return next((labels.index(name) for name in names if name in labels), -1)

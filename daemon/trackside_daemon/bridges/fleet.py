@@ -27,16 +27,14 @@ class Fleet:
     Args:
         settings: Where they are.
         archive: Address of the archive; empty for none.
-        memory: Most bytes of the process that reads the archive.
     """
 
-    def __init__(self, settings: FleetSection, archive: str, memory: int | None) -> None:
+    def __init__(self, settings: FleetSection, archive: str) -> None:
         self._settings = settings
         self._archive = archive
-        self._memory = memory
         self._lock = threading.Lock()
         self._live: tuple[float, list[dict[str, Any]], str] = (-LIVE_SECONDS, [], "")
-        self._ended: tuple[float, list[dict[str, Any]], str] = (-ARCHIVE_SECONDS, [], "the archive is being read")
+        self._ended: tuple[float, list[dict[str, Any]], str] = (-ARCHIVE_SECONDS, [], "The archive is being read")
         self._reading: threading.Thread | None = None
         self._instances: dict[str, str] = {}
 
@@ -52,7 +50,7 @@ class Fleet:
             QueryError: The query cannot be read.
         """
         if not self.is_configured:
-            return {"runs": [], "problems": ["set fleet.prometheus.url, the address of a Prometheus-compatible server"]}
+            return {"runs": [], "problems": ["Set fleet.prometheus.url, the address of a Prometheus-compatible server"]}
         live, problem = self._read_live()
         ended, unread = self._read_archive()
         linked = [{**run, "url": self._page({"host": run["host"], "run_id": run["id"]})} for run in ended]
@@ -76,7 +74,7 @@ class Fleet:
                     context = tls_context(server.ca_file, "fleet.prometheus.ca-file")
                     runs, problem = live_runs(server.url, headers, context, self._page), ""
                 except (SendError, SettingError) as error:
-                    runs, problem = [], f"live runs are missing: {error}"
+                    runs, problem = [], f"Live runs are missing: {error}"
                 self._live = time.monotonic(), runs, problem
             return runs, problem
 
@@ -93,11 +91,11 @@ class Fleet:
 
     def _ask_archive(self) -> None:
         try:
-            with CallWorker(MODULE, Archived, memory=self._memory, name="the process that reads it") as worker:
+            with CallWorker(MODULE, Archived, name="the process that reads it") as worker:
                 found = worker.ask(ArchiveRequest(self._archive), LONGEST_SECONDS)
-            runs, problem = found.runs, f"left out of the archive: {found.left_out[0]}" if found.left_out else ""
+            runs, problem = found.runs, f"Left out of the archive: {found.left_out[0]}" if found.left_out else ""
         except WorkerFailed as error:
-            runs, problem = [], f"ended runs are missing: {error}"
+            runs, problem = [], f"Ended runs are missing: {error}"
         self._ended = time.monotonic(), runs, problem
 
     def _page(self, info: Mapping[str, str]) -> str:

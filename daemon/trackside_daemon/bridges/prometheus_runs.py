@@ -17,8 +17,8 @@ from trackside_daemon.model.records import ENDS
 ANSWER_BYTES = 64 * 2**20
 RUNS = 10_000  # most runs of an answer
 OF_RUN = "instance, run"
-# Of the lowest rank, which is 0 on one machine of a run.
-_LOSSES = (f.KNOWN["loss"].name, *(f'{f.VALUE.name}{{key="{key}"}}' for key in ("train/loss", "train_loss")))
+# Where the loss of a run is; rank 0 is on one of its machines, and the others have some higher rank as their lowest.
+_LOSSES = ((f.KNOWN["loss"].name, ""), *((f.VALUE.name, f'key="{key}"') for key in ("train/loss", "train_loss")))
 
 Labels: TypeAlias = dict[str, str]
 Key = tuple[str, str]
@@ -46,7 +46,10 @@ QUERIES = {
     "step": f"max by ({OF_RUN}) ({f.STEP.name})",
     "started": f"min by ({OF_RUN}) ({f.STARTED.name})",
     "ended": f"max by ({OF_RUN}) ({f.ENDED_AT.name})",
-    **{f"loss{number}": query for number, query in enumerate(_LOSSES)},
+    **{
+        f"loss{number}": f'{name}{{rank="0",{key}}} or on ({OF_RUN}) {name}{{{key}}}'
+        for number, (name, key) in enumerate(_LOSSES)
+    },
 }
 
 

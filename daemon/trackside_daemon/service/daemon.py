@@ -27,7 +27,6 @@ from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.linux.child_process import import_warnings
-from trackside_daemon.linux.process_limits import worker_bytes
 from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable
@@ -170,8 +169,7 @@ class Daemon:
         )
         self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
         self._address_file = push_socket.token.with_suffix(".address")
-        memory = worker_bytes(config.limits.worker_memory)
-        self._fleet = Fleet(config.fleet, config.bridges.parquet.url, memory)
+        self._fleet = Fleet(config.fleet, config.bridges.parquet.url)
         self._access = HistoryAccess(self._parts.history.database, self._parts.history.writer, self._live())
         self._overview = self._overview_api(self._access)
         self._waits = Waits(partial(poll_runs, self._parts.state, self._parts.history.database))

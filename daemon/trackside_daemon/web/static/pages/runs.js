@@ -53,7 +53,7 @@ class Runs {
     this.table = new RunTable({
       leads: (run) => (this.isFleet ? [] : this.#leads(run)),
       curve: (run) => this.curves.get(run),
-      onVisible: (runs) => !this.shownIds.includes("curve") || this.isFleet ? undefined : this.curves.want(runs),
+      onVisible: (runs) => !this.shownIds?.includes("curve") || this.isFleet ? undefined : this.curves.want(runs),
       onSort: (id) => this.#sort(id),
       onTag: (tag) => this.#filter(`tag:${tag.replace(/[\s"|]/g, "?")}`),
       onWidth: (id, width) => this.#width(id, width),

@@ -15,6 +15,8 @@ const POINTS = 120;
 const HEADS = [["Rank"], ["State"], ["Step", "number"], ["Own time a step", "number"], ["× median", "number"],
   ["× its past", "number"], ["Wait a step", "number"], ["GPU"], ["Utilization", "number"], ["GPU memory", "number"]];
 
+const COLLECTIVES = [["Communicator"], ["Operation"], ["Size"], ["Ranks", "number"], ["GB/s", "number"],
+  ["× before", "number"], ["× peers", "number"], ["Time", "number"], ["Slowest"]];
 const MODES = { own: "Own time", wait: "Wait for others" };
 
 export class Performance {
@@ -28,11 +30,15 @@ export class Performance {
     this.map = new RankMap();
     this.body = h("tbody");
     this.table = h("section", { hidden: true }, h("h3", {}, "Ranks now"), scrollTable("Each rank", HEADS, this.body));
+    this.operations = h("tbody");
+    this.collectives = h("section", { hidden: true }, h("h3", {}, "Collectives"),
+      scrollTable("Each operation of NCCL", COLLECTIVES, this.operations));
     this.ledger = h("section", { hidden: true }); // Stands beside the phases.
     this.empty = h("p.quiet", { hidden: true }, "Nothing yet. Steps are timed by themselves; name phases with ",
       "run.phase(\"forward\") and wrap the loader in run.data(loader) to see where the time goes.");
     const grid = h("div.charts", {}, this.charts.map((item) => item.root));
-    this.root = fold("Performance", {}, [this.note, this.reset.button], this.empty, grid, this.map.root, this.table);
+    this.root = fold("Performance", {}, [this.note, this.reset.button], this.empty, grid, this.map.root, this.table,
+      this.collectives);
   }
 
   // Called with the run's document.
@@ -85,6 +91,9 @@ export class Performance {
     this.found = found;
     this.map.update(found);
     this.#ranks(found, runs.find((item) => item.id === this.id)?.ranks ?? []);
+    this.collectives.hidden = !found.collectives.length;
+    syncRows(this.operations, found.collectives, ({ communicator, operation, size, ranks }) =>
+      [communicator, operation, size, ranks].join(), collectiveRow);
     for (const [index, { lines }] of CHARTS.entries())
       this.charts[index].root.hidden = !lines(found).some((line) => line.values.some((value) => value !== null));
     this.empty.hidden = this.charts.some((chart) => !chart.root.hidden);
@@ -155,6 +164,12 @@ function rankRow() {
     return [item.rank, state, number(item.step), span(item.own), number(item.ratio, 3), number(item.past, 3),
       span(item.wait), gpu ? `GPU ${gpu.gpu}` : "", percent(gpu?.utilization_ratio), bytes(gpu?.memory_used_bytes)];
   });
+}
+
+function collectiveRow() {
+  return liveRow(["th", "td", "td", ...Array(5).fill("td.number"), "td"], (item) => [item.communicator, item.operation,
+    item.size, item.ranks, number(item.bandwidth, 3), number(item.usual && item.bandwidth / item.usual, 2),
+    number(item.peers && item.bandwidth / item.peers, 2), span(item.seconds), item.slowest]);
 }
 
 const nameOf = (row) => `rank ${row.rank}`;
