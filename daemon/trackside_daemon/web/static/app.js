@@ -100,8 +100,8 @@ async function open() {
     const name = parts[0] === "runs" && parts[1] ? "run" : PAGES[parts[0]];
     const { title, show } = await withNetworkErrors(import(`/static/pages/${name}.js`));
     const query = new URLSearchParams(location.search);
-    const shown = await show({ path: parts[0], parts: parts.slice(1), query, set: (changes) => current === opened && setQuery(changes),
-      signal: ending.signal });
+    const shown = await show({ path: parts[0], parts: parts.slice(1), query, signal: ending.signal,
+      set: (changes) => current === opened && setQuery(changes) });
     if (current !== opened) {
       shown.close?.();
       return;

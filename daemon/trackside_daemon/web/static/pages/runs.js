@@ -1,4 +1,4 @@
-// All runs of this machine, or of all machines (Fleet, read only), in one table: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
+// All runs of this machine, or of all machines (Fleet, read only): sorted, filtered, grouped; kept in the address.
 
 import { getJson, query, post, remove, runPath } from "/static/api.js";
 import { h, setText, ENDED, fillSelect, unseen } from "/static/dom.js";
@@ -285,8 +285,7 @@ const allIds = (runs, keys) => allColumns(runs, keys).flatMap(([, ids]) => ids);
 
 function readWidths() {
   try {
-    return Object.fromEntries(Object.entries(JSON.parse(localStorage.getItem(WIDTHS)) ?? {})
-      .filter(([, width]) => Number.isFinite(width)));
+    return JSON.parse(localStorage.getItem(WIDTHS)) ?? {};
   } catch {
     return {};
   }

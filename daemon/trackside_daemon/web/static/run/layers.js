@@ -68,7 +68,7 @@ export function drawMap(canvas, { layers, at, values }, /** @type {MapLook} */ l
   layers.forEach((name, y) => {
     // The name of the chosen layer is there.
     const hidden = marked >= 0 && y !== marked && Math.abs(y - marked) < every;
-    if ((y % every === 0 && !hidden) || name === chosen) text(context, shortened(context, name), 0, (y + 0.5) * row);
+    if ((y % every === 0 && !hidden) || name === chosen) context.fillText(shortened(context, name), 0, (y + 0.5) * row);
     if (name === chosen) context.strokeRect(PLOT_NAMES + 0.5, y * row + 0.5, width - PLOT_NAMES - 1, row - 1);
   });
   drawAxis(context, at, x, layers.length * row, label);
@@ -111,10 +111,6 @@ function prepare(canvas, height) {
   const [ink, accent] = [styles.getPropertyValue("--ink"), styles.getPropertyValue("--accent")];
   context.fillStyle = context.strokeStyle = ink;
   return { context, width, ink, accent };
-}
-
-function text(context, content, x, y) {
-  context.fillText(content, x, y);
 }
 
 function shortened(context, name) {

@@ -62,7 +62,8 @@ export function defaultColumns(runs) {
   const settings = [...new Set(runs.flatMap((run) => [...run.settings.keys()]))];
   const differing = settings.filter((name) =>
     new Set(runs.map((run) => JSON.stringify(run.settings.get(name))).filter(Boolean)).size > 1).slice(0, MOST_DEFAULT);
-  return ["name", "state", runs.some((run) => run.url !== undefined) ? "host" : "curve", "loss", "step", ...results.map((name) => `summary.${name}`),
+  const third = runs.some((run) => run.url !== undefined) ? "host" : "curve"; // Of all machines, or of this one.
+  return ["name", "state", third, "loss", "step", ...results.map((name) => `summary.${name}`),
     ...differing.map((name) => `config.${name}`), "duration", "started", "tags"];
 }
 

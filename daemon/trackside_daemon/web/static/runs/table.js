@@ -127,7 +127,7 @@ export class RunTable {
       this.rows.delete(key);
     }
     visible.forEach((item, index) => {
-      const row = this.rows.get(item.key) ?? this.#row(item);
+      const row = this.rows.get(item.key) ?? (item.run ? this.#runRow(item.run) : this.#groupRow(item));
       this.rows.set(item.key, row);
       row.setAttribute("aria-rowindex", String(first + index + 2));
       if (this.body.children[index + 1] !== row)
@@ -142,10 +142,6 @@ export class RunTable {
   // Shows the loss curves that have been loaded since.
   updateCurves() {
     for (const { key, run } of this.items) if (run && this.rows.has(key)) this.rows.get(key).updateCurve?.();
-  }
-
-  #row(item) {
-    return item.run ? this.#runRow(item.run) : this.#groupRow(item);
   }
 
   #groupRow({ label, runs }) {
