@@ -20,7 +20,7 @@ Rank = tuple[int, int]
 
 
 class Fault(NamedTuple):
-    """What is planted.
+    """A planted fault.
 
     Attributes:
         kind: ``network``, ``nvlink``, ``rank`` or empty for nothing.

@@ -1,4 +1,4 @@
-"""Of 64 ranks, a slow link and a late one are named with node and kind, from text files and over OTLP; healthy ones raise nothing."""
+"""A slow link and a late rank among 64 are named with node and kind, from text files and over OTLP; healthy ones raise nothing."""
 
 from __future__ import annotations
 

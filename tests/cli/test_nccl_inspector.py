@@ -7,7 +7,7 @@ import pytest
 from trackside_daemon.cli.run.nccl_inspector import LIBRARY, library, variables
 
 
-def test_its_library_is_found_beside_nccl_or_where_the_user_says(tmp_path: Path) -> None:
+def test_its_library_is_found_beside_nccl_or_at_the_path_of_the_user(tmp_path: Path) -> None:
     path = tmp_path / "lib" / LIBRARY
     path.parent.mkdir()
     path.touch()

@@ -8,11 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 from trackside_daemon.bridges.parquet.archived_request import MODULE, Archived, ArchiveRequest
-from trackside_daemon.bridges.prometheus_runs import live_runs
 from trackside_daemon.bridges.settings import FleetSection
 from trackside_daemon.history.read import run_query
 from trackside_daemon.http_client.errors import SendError, SettingError
-from trackside_daemon.http_client.http_request import read_headers, tls_context
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 
@@ -61,6 +59,9 @@ class Fleet:
         return {**answer, "runs": selected.runs, "terms": [term.text for term in terms], "hint": selected.hint}
 
     def _read_live(self) -> tuple[list[dict[str, Any]], str]:
+        from trackside_daemon.bridges.prometheus_runs import live_runs  # most daemons ask no server
+        from trackside_daemon.http_client.http_request import read_headers, tls_context
+
         with self._lock:  # of several requests, one asks the server
             at, runs, problem = self._live
             server = self._settings.prometheus

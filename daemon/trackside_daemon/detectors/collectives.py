@@ -11,6 +11,7 @@ from math import exp, log
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number, percent
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ LATEST = 5  # values of which the median counts, so that a single slow one is no
 BEFORE = 8  # values that a past has at least
 PAST = 120  # values that are remembered, of an hour
 PEERS = 3  # least other groups of the same shape that stand for a past
-SCALE, SCALES = 1.4826, 4.0  # of a median deviation to a standard deviation; of these, the least that is slow
+SCALES = 4.0  # robust standard deviations by which a slow operation is slower
 MOST_SLOWER = 10.0  # times slower that always are slow
 # An operation whose value stays the same for so many times the last interval, or so many seconds, no longer counts.
 IDLE_GAPS, IDLE = 3.5, 600.0
@@ -31,7 +32,7 @@ MOST_PASTS = 40_000
 
 
 class Operation(NamedTuple):
-    """What a rank measures: an operation of a communicator, of messages of a range of sizes."""
+    """An operation of a communicator as one rank measures it, with messages of a range of sizes."""
 
     host: str
     gpu: str
@@ -69,7 +70,7 @@ class SlowCollective(NamedTuple):
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """What makes it the same in the next evaluation; a link's slowest GPU may change."""
+        """The fields that stay the same in the next evaluation; a link's slowest GPU may change."""
         return (self.kind, self.host) if self.kind == "link" else (self.kind, self.host, self.gpu)
 
     @property
@@ -198,11 +199,10 @@ class SlowCollectives:
         before = self._before(one, peers)
         if not before:
             return _Level(now, now, is_slow=False)
-        usual = median(before)
+        middle, spread = middle_and_spread([log(value) for value in before])
         # Small messages take now this time, now that.
-        deviation = SCALE * median(abs(log(value / usual)) for value in before)
-        slower = max(self._slower, min(exp(SCALES * min(deviation, 1.0)), MOST_SLOWER))
-        return _Level(now, usual, usual > slower * now)
+        slower = max(self._slower, exp(min(SCALES * spread, log(MOST_SLOWER))))
+        return _Level(now, exp(middle), exp(middle) > slower * now)
 
     def _before(self, one: Operation, peers: Peers) -> Sequence[float]:
         """Return the usual bandwidths: its own, also before a restart, or those of the peers of the same shape."""
@@ -263,7 +263,7 @@ class SlowCollectives:
         for (host, gpu), its in shown.items():
             if (host, gpu) not in waits:
                 worst, slowest = _worst(its)
-                yield _said("rank", host, gpu, worst, slowest)
+                yield _verdict("rank", host, gpu, worst, slowest)
 
 
 def _grouped(bandwidths: Iterable[Operation]) -> Iterator[tuple[list[Operation], Operation]]:
@@ -280,7 +280,7 @@ def _grouped(bandwidths: Iterable[Operation]) -> Iterator[tuple[list[Operation],
 
 
 def _slow_hosts(groups: Sequence[_Group]) -> dict[str, int]:
-    """Return the hosts of which nearly all communicators are slow in at least half of their operations, with their number."""
+    """Return the hosts whose communicators are nearly all slow in at least half of their operations, with the number of these."""
     slow_of: dict[tuple[str, str], list[bool]] = {}
     for group in groups:
         for host in group.hosts:
@@ -301,10 +301,10 @@ def _link(slow: Sequence[_Group], host: str, *, own: bool) -> SlowCollective:
     """Return the verdict on the link of a node, from its slow groups."""
     worst, slowest = _worst(slow)
     there = [one for one in worst.members if one.host == host] or [slowest]
-    return _said("link", host, min(there, key=lambda one: worst.members[one].now).gpu, worst, slowest, own=own)
+    return _verdict("link", host, min(there, key=lambda one: worst.members[one].now).gpu, worst, slowest, own=own)
 
 
-def _said(
+def _verdict(
     kind: Literal["link", "rank"], host: str, gpu: str, group: _Group, shown: Operation, *, own: bool = False
 ) -> SlowCollective:
     operation = " ".join(part for part in (shown.operation, shown.size) if part)

@@ -13,7 +13,7 @@ MOST = 50  # rows, those that lost most of their bandwidth first
 
 
 class _Rank(NamedTuple):
-    """What a rank measures: GB/s now and before, and the seconds that an operation takes now; None where it is unknown."""
+    """The numbers of a rank: GB/s now and before, and the seconds that an operation takes now; None where it is unknown."""
 
     one: Operation
     now: float

@@ -58,7 +58,6 @@ from trackside_daemon.web.http.address import AddressError, is_loopback, securit
 from trackside_daemon.web.http.auth_token import STORED, Token
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
-from trackside_daemon.web.otlp import otlp_server
 
 # The sources of series other than the collectors.
 SOURCES = (
@@ -391,6 +390,8 @@ def _otlp_server(config: Config, collector: OtlpCollector | None) -> tuple[WebSe
     """Return the server of ``otlp.endpoint`` and its address; the address only if anybody on this machine may send there."""
     if collector is None:
         return None, None
+    from trackside_daemon.web.otlp import otlp_server
+
     try:
         server, address = otlp_server(config.otlp, collector)
     except (AddressError, SettingError) as error:

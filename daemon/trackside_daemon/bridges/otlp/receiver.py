@@ -33,7 +33,7 @@ _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 log = logging.getLogger("trackside")
 
 
-class Point(NamedTuple):
+class OtlpPoint(NamedTuple):
     """A point of a gauge or of a sum; *time* is in nanoseconds."""
 
     name: str
@@ -102,7 +102,7 @@ class _Request(msgspec.Struct, rename="camel"):
     resource_metrics: list[_OfResource] = []
 
 
-def decode(body: bytes, *, is_json: bool) -> list[Point]:
+def decode(body: bytes, *, is_json: bool) -> list[OtlpPoint]:
     """Return the points of a request; histograms and summaries are left out.
 
     Raises:
@@ -118,7 +118,7 @@ def decode(body: bytes, *, is_json: bool) -> list[Point]:
     ]
 
 
-def _points(metric: _Metric, about: list[_Attribute]) -> Iterator[Point]:
+def _points(metric: _Metric, about: list[_Attribute]) -> Iterator[OtlpPoint]:
     name = _NO_NAME.sub("_", metric.name[:LONGEST])
     name = f"_{name}" if name[:1].isdecimal() else name
     data = metric.gauge or metric.sum
@@ -134,7 +134,7 @@ def _points(metric: _Metric, about: list[_Attribute]) -> Iterator[Point]:
             continue
         pairs = {_label(attribute.key): attribute.value.text[:LONGEST] for attribute in (*about, *one.attributes)}
         labels = tuple(sorted((label, value) for label, value in pairs.items() if value))
-        yield Point(name, metric.description[:LONGEST], kind, delta, labels, int(one.time_unix_nano), float(given))
+        yield OtlpPoint(name, metric.description[:LONGEST], kind, delta, labels, int(one.time_unix_nano), float(given))
 
 
 def _label(key: str) -> str:
@@ -225,7 +225,7 @@ class OtlpCollector:
         self._due = 0.0
         self.left_out = ""
 
-    def accept(self, points: list[Point]) -> int:
+    def accept(self, points: list[OtlpPoint]) -> int:
         """Keep the points of a request, and return how many had no room or another type than before."""
         refused = 0
         with self._lock:
