@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import re
 import textwrap
+from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import trackside
 from trackside_daemon import __version__
 from trackside_daemon.alerts.rules import rule_file, rule_text
 from trackside_daemon.alerts.settings import AlertsSection
@@ -41,12 +47,14 @@ from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import ENDS
 from trackside_daemon.model.troubles import GROUPS
 from trackside_daemon.service.config import Config
-from trackside_daemon.web.api.openapi import document
+from trackside_daemon.web.api.endpoints import ENDPOINTS
+from trackside_daemon.web.api.openapi import document, read_answers
 from trackside_daemon.web.api.overview.overview import MAX_ALERTS
+from trackside_daemon.web.app import OTHER_REASONS, REASONS
 from trackside_daemon.web.dashboard import STATIC
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from trackside_daemon.model.metric import Metric
@@ -63,18 +71,15 @@ HOST = (
 )
 METRICS = """# Metrics
 
-This page lists every family that the daemon exports. It is generated from the definitions in the code. All values are in
-base units; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN loss is a real NaN.
+This page lists every family that the daemon exports, a gauge unless it says otherwise, with its labels and meaning. It is generated
+from the definitions in the code; the HELP lines of `/metrics` say more, such as the source of a value. All values are in
+base units, which the name ends with; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN loss is a real NaN.
 
-Training series have the labels `run`, the name that you chose, and `rank`. GPU series have `gpu` and `uuid`. Further facts
-are labels of the `_info` families, which you can join:
+The label `run` is the name that you chose. Further facts are labels of the `_info` families, which you can join:
 
 ```
 trackside_training_loss * on (run) group_left (git_commit) trackside_training_run_info
 ```
-
-The series of a finished run stay for `run.linger` (60 s), those of a lost run for 5 minutes. The run's state, info and end
-stay for 15 minutes. A new run of the same name and owner replaces them at once.
 
 Limits prevent a training that invents keys or runs from displacing the others: each
 [owner](other-machines.md#who-owns-a-run) gets the same share. `trackside_series_rejected_total` counts what is over a limit.
@@ -94,26 +99,7 @@ The API, the history, the detectors and the daemon's rules see every rank.
 trackside_training_rank_statistic{family="trackside_training_loss", statistic="max"}
 ```
 
-The daemon observes the end of a run from outside. The state is therefore right within moments, whatever killed the process.
-The cause is in the log and in the history:
-
-| the process | state | cause |
-|---|---|---|
-| called `finish`, or left a `with` block | as reported by the process | |
-| raised an exception | failed | its type |
-| ended with status 0, or another | finished, failed | `exit status 3` |
-| died of SIGTERM, SIGINT | stopped | `SIGTERM`, `SIGINT` |
-| died of another signal | failed | `SIGKILL`, `SIGSEGV`, … |
-| was killed by the kernel because memory ran out | failed | `OOM killed` |
-| is gone and the kernel does not report how (before Linux 6.15), or is silent for 30 s on another machine | lost | `unknown` |
-
-A run and its ranks are `stalled` from the moment that the daemon finds [TrainingStalled](alerts.md#trainingstalled). A rank
-is also `stalled` from the moment that the daemon finds [RankSilent](alerts.md#ranksilent) for it. The state lasts until the
-next push. It is set even if the alert is turned off or silenced, but not without `alerts.enabled`. A stalled run is alive: its
-processes exist and occupy their GPUs.
-
-After the end of a script, Python and CUDA may take seconds to shut down, and can crash while they do. The page shows
-`finished` when the process is gone, or after 30 s.
+[How a run ends](run-states.md) has the states, their causes, and how long the series of an ended run stay.
 
 `/metrics?collect[]=NAME` and `?exclude[]=NAME` select families by the names of the sections below. `trackside` includes the
 families of prometheus_client for the daemon's process (`process_*`, `python_*`).
@@ -123,7 +109,7 @@ CONFIGURATION = """# Configuration
 The daemon works without any configuration. A setting has the same name everywhere. You can set `sample.interval` as
 
 - `--sample.interval=2s` on the command line,
-- `TRACKSIDE_SAMPLE__INTERVAL=2s` in the environment,
+- `TRACKSIDE_SAMPLE__INTERVAL=2s` in the environment: in capitals, with two underscores for each dot and one for each hyphen,
 - `sample: {interval: 2s}` in the YAML file that `--config.file` names.
 
 A flag overrides the environment, and the environment overrides the file. Durations are `500ms`, `2s`, `1h30m` or a number of
@@ -136,100 +122,9 @@ The daemon reads the file again on SIGHUP or, if you set `web.enable-lifecycle`,
 settings need a restart. The daemon reads the file of `web.config.file` again whenever it changes:
 [TLS and passwords](web.md).
 
-| setting | variable | description |
-|---|---|---|
-"""
-ALERTS = """
-## Custom rules
+<a id="custom-rules"></a><a id="notifications"></a><a id="storage"></a>Pages of their own describe
+[rules that you write](rules.md), [notifications](notifications.md) and [what the history deletes](history.md#where-and-how-much).
 
-You can add rules without code, in the YAML file:
-
-```yaml
-alerts:
-  thresholds: {gpu-hot-margin-celsius: 8, disk-full-in: 12h, slow-step-ratio: 2}
-  rules:
-    - alert: RewardLow
-      metric: key:reward/mean            # a key as it is pushed, or a family of docs/metrics.md
-      labels: {run: "~big-.*"}           # ~ begins a regular expression of Prometheus, for the whole value
-      below: 0.1
-      for: 5m
-      severity: warning                  # info, warning or critical
-      summary: "the reward of {run} is {value}"
-    - {alert: SwapUsed, metric: trackside_host_swap_used_bytes, over: trackside_host_swap_bytes, above: 0.5}
-    - {alert: Slow, metric: trackside_training_tokens_total, rate: 1m, below: 50000, for: 2m, cooldown: 1h}
-    - {alert: SwapGrows, metric: trackside_host_swap_used_bytes, change: 10m, above: 1e9}   # by a gigabyte in ten minutes
-    - alert: CpuBusy                     # all CPUs together are busy for more than 85 % of the time
-      metric: trackside_host_cpu_seconds_total
-      labels: {mode: idle}
-      rate: 1m
-      over: trackside_host_cpus
-      below: 0.15
-      for: 5m
-      summary: "the CPUs are idle for {value:percent} of the time"
-    - {alert: LossIncrease, metric: key:loss, above: 1.1, relative-to: best, for-steps: 200}   # 10 % above its best
-    - {alert: HalfSpeed, metric: trackside_training_steps_total, rate: 5m, below: 0.5, relative-to: baseline}
-    - {alert: NoGpu, metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true, for: 30s}
-```
-
-| key of a rule | meaning |
-|---|---|
-| `above`, `below` | the bound of the value, of its `rate` per second, of its `change` over a time, or of the ratio of one of these `over` the value of another family |
-| `absent` | there is no such series |
-| `mean` | the bound is that of the mean over a time, which smooths a noisy value |
-| `relative-to` | the bound is that of the ratio to `best`, the best value of this series in this run so far (the lowest for `above`); to `start`, its mean in the first minute; or to `baseline`, the value at the same step of the pinned run of this name, else of the run before. Of the baseline there are pushed keys and the `rate` of `trackside_training_steps_total` |
-| `for-steps` | for how many steps the condition must be true before the alert fires |
-| `for`, `keep_firing_for` | how long the condition must be true before the alert fires, and false before it ends |
-| `cooldown` | how long the alert does not fire again after its end |
-| `summary`, `description` | texts; they may contain `{value}`, `{value:percent}`, `{value:bytes}`, `{value:duration}`, `{value:whole}`, `{threshold}`, `{since}` and each label by its name |
-
-Each rule needs a distinct name. For families with `run` and `rank`, a rule evaluates only ranks that are alive, because the
-values of an ended rank no longer change. Prometheus knows neither a run's past nor its steps, so that the rule that `trackside rules`
-writes for `relative-to` or `for-steps` reads the daemon's alert. After a restart of the daemon, `best` and `start` begin again, unless
-the alert fires.
-"""
-SINKS = """
-## Notifications
-
-Prometheus and its Alertmanager notify you of alerts, from `trackside_alert_firing`. Without them, use the sinks of the daemon:
-
-```yaml
-alerts:
-  sinks:
-    log: {severity: warning}
-    alertmanager: {urls: "http://am1:9093,http://am2:9093", labels: "cluster=a"}   # all peers, no load balancer
-    webhook: {url-file: /etc/trackside/webhook, bearer-file: /etc/trackside/token}
-    apprise: {urls-file: /etc/trackside/apprise, severity: critical, also: [RunFinished]}
-```
-
-- **Secrets** are in files. The daemon reads them again for each message; it reads those of apprise at its start and at a
-  reload. No log, error, page or command ever shows them.
-- **Grouping**: alerts of a run that begin within a second are one message. At most one further message per minute follows.
-  Only a new critical alert is sent at once.
-- **Retries**: a message that a sink does not accept within 60 s counts as failed. The daemon retries a failed message, with
-  increasing back-off, as long as its alert fires.
-- **Ended alerts**: if an alert ends before its message is delivered, the daemon retries for an hour if the alert is critical,
-  is a single event such as the end of a run, or was already sent. It counts all others as dropped.
-- **Restarts**: the daemon stores what each sink has sent. After a restart it sends only what is new, including ends.
-- **Ends**: each sink that has sent an alert also sends its end, even under a silence, but not the end of an info.
-- **Alertmanager**: the daemon sends the firing alerts to it every minute. A silence of the daemon ends an alert there.
-- **apprise**: each URL is a separate sink, `apprise:KIND:DIGITS`. The digits are a hash of the URL without its password.
-- **log**: silences do not affect the log.
-"""
-STORAGE = """
-## Storage
-
-The history is one SQLite file, `history.db`, in `storage.path`. The parent of a directory that you name must exist; the daemon creates the
-default one. Only one daemon may use it.
-
-When the disk is full, `/metrics` continues to work, clients keep their samples, and writing resumes when there is space.
-
-When the file exceeds `storage.retention.size`, the daemon deletes in this order:
-
-1. the samples of ended runs, those that ended first before the others
-2. the older samples of live runs
-3. whole runs
-
-Pinned runs keep everything. A run without samples keeps its charts.
 """
 CLIENT = """
 ## Variables of the client
@@ -266,11 +161,100 @@ HTTP_API = """# HTTP API
 
 The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, `Authorization: Bearer TOKEN`, or the
 credentials of the [web configuration](web.md). The daemon writes the token next to its push socket, in `push.token`, and keeps it over restarts.
-`/api/v1/openapi.json` is the same reference as an OpenAPI document.
+`trackside token` prints it:
 
-Answers are JSON unless stated otherwise. An error is `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher.
-Times are Unix seconds. This page is generated from the daemon's OpenAPI document.
+```sh
+curl -H "Authorization: Bearer $(trackside token)" http://127.0.0.1:21790/api/v1/processes
+```
+
+In the examples below, `TOKEN` is that header. Their answers are shortened: lists to their first elements, long values to their begin.
+
+`/api/v1/openapi.json` is the same reference as an OpenAPI document, of which generators make typed clients. [Stable](stability.md) are its
+paths, parameters, statuses and fields; answers may get more fields. This page is generated from it, with answers from a test.
+
+| | |
+|---|---|
+| answers | JSON unless stated otherwise, whatever `Accept` says; compressed with `Accept-Encoding: gzip` |
+| NaN and infinities | the texts `"nan"`, `"inf"` and `"-inf"` |
+| times | Unix seconds; parameters may also be `2026-11-01`, `2026-11-01T08:00:00Z`, or `7d` for seven days ago |
+| errors | `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher. The reason is REASONS |
+| unknown names | a parameter that an endpoint does not have is 400; a run, a key or a file that there is not is 404 |
+| files | images and captures never change: send their `ETag` as `If-None-Match`, and the answer is 304 |
+| other origins | pages of other origins may read, with the token, if [`web.cors-origins`](configuration.md) names them; none may change anything |
+| limits | 2 answers from the history at a time, and 100 streams; the [web configuration](web.md) limits requests by address |
 """
+API = "http://127.0.0.1:21790/api/v1"
+SHORT = 100  # characters of a value in an example
+PLACES = {
+    "id": "gpt-small",
+    "capture": "0000000000a1",
+    "file": "NAME",
+    "layer": "head",
+    "number": "7",
+    "silence": "c76b66bd",
+    "pid": "4711",
+}
+_SILENCE = {
+    "id": "c76b66bd",
+    "labels": {"alert": "LossSpike", "run": "debug-*"},
+    "started": 1700000000.0,
+    "until": 1700007200.0,
+    "comment": "",
+}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "pin_run": {"pinned": True},
+    "request_layers": {"steps": 100, "ranks": [0, 1]},
+    "get_stacks": {
+        "ranks": [{"rank": 0, "seconds": 0.004, "threads": {"MainThread": ["train.py:12 in <module>"]}}],
+        "silent": [],
+    },
+    "get_ping": {"ranks": [{"rank": 0, "seconds": 0.002}], "silent": [1]},
+    "audit_checkpoints": {"run": "gpt-small"},
+    "delete_run": {"deleted": "gpt-small"},
+    "test_alert": {"alert": "TestAlert", "test": "8f2c01aa", "run": "", "severity": "warning", "started": 1700000000.0},
+    "add_silence": {"silence": _SILENCE, "firing": [], "kept": True, "why": ""},
+    "end_silence": {"silence": _SILENCE, "kept": True, "why": ""},
+    "import_run": {"run": "imported-1", "samples": 12000, "notes": []},
+    "pause_gpu": {"released": True, "paused_until": 1700000600.0, "holders": []},
+    "resume_gpu": {"resumed": True},
+    "get_processes": {
+        "processes": [
+            {
+                "pid": 4711,
+                "parent": 1,
+                "role": "rank",
+                "comm": "python",
+                "run": "gpt-small",
+                "user": "ann",
+                "command": "python train.py",
+                "gpus": [],
+                "started": 1700000000.7,
+            }
+        ]
+    },
+    "get_batches": {
+        "run": "gpt-small",
+        "batches": [{"step": 200, "rank": 0, "alert": 7, "samples": [17, 4], "count": 2}],
+    },
+    "get_machine": {"families": ["trackside_host_memory_available_bytes"]},
+    "end_process": {"pid": 4711, "signal": "SIGTERM"},
+    "get_status": {"version": "0.1.0", "gpus": [], "nvml": {"error": ""}},
+    "rotate_token": {"token": "…"},
+    "send_message": {"jsonrpc": "2.0", "id": 1, "result": {"tools": []}},
+    "get_silences": {"silences": [_SILENCE]},
+}
+"""Answers that no test records, by operation; tests/documentation holds them to their types."""
+RECORDED = DOCS.parent / "tests" / "behavior" / "recorded" / "api"
+
+CLIENT_PAGE = """# Python client
+
+The package `trackside` is everything that the training code imports. Its functions act on the run that was opened last; the first
+call opens one. This page is generated from the docstrings.
+
+| function | |
+|---|---|
+"""
+CLASSES = ("Run", "Checkpoints", "LogFilter")
 
 COMMANDS_PAGE = """# Commands
 
@@ -279,8 +263,10 @@ none. `--web.credentials-file FILE`, before or after any command, names the
 [credentials of a daemon that requires them](web.md#our-commands). The exit status is 0, 1 for what a command could not do, and 2
 for a wrong command line or configuration.
 
-An option that is one of the [settings](configuration.md) is described there.
+An option that is one of the [settings](configuration.md) is described there. Options that many commands have:
+
 """
+MANY = 5  # commands that have an option, from which on it is described once
 
 
 def sections() -> dict[str, list[Metric]]:
@@ -323,33 +309,54 @@ def metrics_page() -> str:
     """Return the text of docs/metrics.md."""
     parts = [METRICS]
     for name, members in sections().items():
-        parts.append(f"\n## {name}\n\n| family | type | labels | unit | meaning and source |\n|---|---|---|---|---|\n")
-        parts += [
-            f"| `{one.name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} "
-            f"| {one.unit.replace('_', ' ')} | {one.help} |\n"
-            for one in sorted(members, key=lambda one: one.name)
-        ]
+        counts = Counter(label for one in members for label in one.labels)
+        usual = [label for label, count in counts.items() if count > len(members) / 2]
+        named = ", ".join(f"`{label}`" for label in usual)
+        parts.append(f"\n## {name}\n\n" + (f"All but those marked *only* have {named}.\n\n" if usual else ""))
+        parts += [_family(one, usual) for one in sorted(members, key=lambda one: one.name)]
     return "".join(parts)
+
+
+def _family(one: Metric, usual: Sequence[str]) -> str:
+    """Return the line of a family, with the labels that it has besides the usual ones of its section."""
+    whole = set(usual) <= set(one.labels)
+    labels = [label for label in one.labels if label not in usual] if whole else list(one.labels)
+    more = f"{{{','.join(labels)}}}" if labels else ""
+    kind = "" if one.kind == "gauge" else f", {one.kind}"
+    only = "" if whole else ", *only*" if labels else ", *no labels*"
+    return f"- `{one.name}{more}`{kind}{only}: {re.split(r'[;.] ', one.help)[0].rstrip('.')}\n"
 
 
 def configuration_page() -> str:
     """Return the text of docs/configuration.md."""
     rows = []
-    for variable, path in variables(Config).items():
+    for path in variables(Config).values():
         name = ".".join(path).replace("_", "-")
-        what = describe(Config, name).replace("|", "\\|")
-        rows.append(f"| `{name}` | `{variable}` | {what} |\n")
-    return CONFIGURATION + "".join(rows) + ALERTS + SINKS + STORAGE + CLIENT
+        what = describe(Config, name)
+        rows.append(f"- `{name}`: {what}\n")
+    return CONFIGURATION + "".join(rows) + CLIENT
 
 
 def commands_page() -> str:
     """Return the text of docs/commands.md, made from the commands' own help."""
-    parts = [COMMANDS_PAGE]
+    parts = [COMMANDS_PAGE, *_shared()]
     for group, commands in COMMANDS.items():
         parts.append(f"\n## {group}\n\n| command | |\n|---|---|\n")
         parts += [f"| [`{name}`](#{name}) | {one.summary} |\n" for name, one in commands.items()]
         parts += [_command(name, load(name), 3) for name in commands]
     return "".join(parts)
+
+
+@cache
+def _shared() -> list[str]:
+    """Return the lines of the options that many commands have."""
+    commands = [load(name) for group in COMMANDS.values() for name in group]
+    counts = Counter(_line(one) for command in commands for one in command.params if not one.hidden)
+    return sorted(line for line, count in counts.items() if count >= MANY)
+
+
+def _line(parameter: Any) -> str:
+    return f"- `{_spelling(parameter)}`: {_meaning(parameter)}\n"
 
 
 def _command(name: str, command: Any, level: int) -> str:
@@ -359,14 +366,13 @@ def _command(name: str, command: Any, level: int) -> str:
     usage = " ".join([f"trackside {name}", *map(_argument, arguments), *(["COMMAND"] if members else [])])
     paths = set(map("__".join, setting_paths(Config)))
     settings = [one for one in command.params if one.name in paths and "__" in one.name]
-    rows = [
-        f"| `{_spelling(one)}` | {_meaning(one)} |\n"
-        for one in command.params
-        if one not in settings and not one.hidden
-    ]
+    shown = [one for one in command.params if one not in settings and not one.hidden]
+    rows = [line for one in shown if (line := _line(one)) not in _shared()]
     parts = [f"\n{'#' * level} {name}\n\n`{usage}`\n\n{_paragraphs(command.help)}\n"]
     if rows:
-        parts += ["\n| argument or option | meaning |\n|---|---|\n", *rows]
+        parts += ["\n", *rows]
+    if also := ", ".join(f"`{one.opts[0]}`" for one in shown if _line(one) in _shared()):
+        parts.append(f"\nAlso {also}.\n")
     if settings:
         names = ", ".join(f"`{one.opts[0]}`" for one in settings)
         parts.append(f"\n{_filled(f'Settings as options: {names}.')}\n")
@@ -417,22 +423,168 @@ def _meaning(parameter: Any) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def http_api_page() -> str:
-    """Return the text of docs/http-api.md, made from the daemon's OpenAPI document."""
-    parts = [HTTP_API]
-    for path, operations in document(__version__)["paths"].items():
-        for method, operation in operations.items():
-            parts.append(f"\n## {method.upper()} {path}\n\n{operation['summary']}\n")
-            if description := operation.get("description"):
-                parts.append(f"\n{description}\n")
-            if parameters := operation["parameters"]:
-                parts.append("\n| parameter | in | type | meaning |\n|---|---|---|---|\n")
-                parts += [
-                    f"| `{one['name']}` | {one['in']} | {_kind(one)} | {one['description']} |\n" for one in parameters
-                ]
-            if body := operation.get("requestBody"):
-                parts.append(f"\nBody: {_code(body['description'])}\n")
+def client_page() -> str:
+    """Return the text of docs/client.md, made from the docstrings of the client."""
+    names = [name for name in trackside.__all__ if name not in CLASSES]
+    parts = [CLIENT_PAGE]
+    for name in names:
+        summary = _prose((inspect.getdoc(getattr(trackside, name)) or "").partition("\n")[0]).strip()
+        place = _place(name)
+        anchor = "" if place.startswith("trackside.") else f'<a id="trackside.{name}"></a>'
+        parts.append(f"| {anchor}[`{name}`](#{place}) | {summary} |\n")
+    names = [name for name in names if _place(name).startswith("trackside.")]
+    parts += [_documented(f"trackside.{name}", getattr(trackside, name)) for name in names]
+    for name in CLASSES:
+        parts += _class(name, names if name == "Run" else ())
     return "".join(parts)
+
+
+def python_page(page: str) -> str:
+    """Return docs/python.md with its reference, made from the docstrings; what is before it stays."""
+    begin, heading, _ = page.partition("## Reference\n")
+    classes = [part for name in ("History", "RunHistory", "Series", "Media") for part in _class(name)]
+    return "".join([begin, heading, _documented("trackside.open", trackside.open), *classes])
+
+
+def _class(name: str, same: Collection[str] = ()) -> Iterator[str]:
+    """Yield the sections of a class and of its members; those that are functions of the package, too, refer to these."""
+    kind = getattr(trackside, name)
+    yield _documented(f"trackside.{name}", kind)
+    for one, member in vars(kind).items():
+        if not one.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            whole = _documented(f"{name}.{one}", member)
+            yield f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if one in same else whole
+
+
+def _place(name: str) -> str:
+    """Return the anchor of a function: that of a method if it says that it does the same."""
+    same = re.search(r"\bas `(Run\.\w+)`", inspect.getdoc(getattr(trackside, name)) or "")
+    return same[1] if same else f"trackside.{name}"
+
+
+def _documented(name: str, what: Any) -> str:
+    """Return the section of a function, class or property: its signature and its docstring, whose lists have a bullet an entry."""
+    shown = name.rpartition(".")[2] if name.startswith("trackside.") else name
+    head = f'\n### <a id="{name}"></a>{name}\n'
+    if isinstance(what, property) or what is trackside.Run:  # init makes it
+        return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
+    return f"{head}\n```text\n{shown}{_signature(what)}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+
+
+def _signature(what: Any) -> str:
+    """Return the signature of a function or class as its source has it, which is the same in every Python."""
+    function = vars(what)["__init__"] if isinstance(what, type) and "__init__" in vars(what) else what
+    node: Any = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+    if isinstance(node, ast.ClassDef):
+        return "()"
+    names = (*node.args.posonlyargs, *node.args.args)
+    shown = re.sub(r"^self(, )?", "", ast.unparse(node.args)) if names else ast.unparse(node.args)
+    return f"({shown})" + ("" if isinstance(what, type) or node.returns is None else f" -> {ast.unparse(node.returns)}")
+
+
+def _prose(docstring: str) -> str:
+    """Return a docstring of Google's style as Markdown."""
+    lines: list[str] = []
+    for line in docstring.split("\n"):
+        if line in {"Args:", "Attributes:", "Returns:", "Raises:", "Yields:"}:
+            lines += [f"**{line[:-1]}**", ""]
+        elif found := re.match(r"    (\*{0,2}\w+): (.*)", line):
+            lines.append(f"- `{found[1]}`: {found[2]}")
+        elif line.startswith("    "):
+            lines.append(f"  {line.strip()}")
+        else:
+            lines.append(line)
+    return re.sub(r"``(.+?)``", r"`\1`", "\n".join(lines)).rstrip() + "\n"
+
+
+def http_api_page() -> str:
+    """Return the text of docs/http-api.md, made from the daemon's OpenAPI document and recorded answers."""
+    found, answers, examples = document(__version__), read_answers(), _examples()
+    reasons = ", ".join(f"`{reason}`" for reason in sorted({*REASONS.values(), *OTHER_REASONS}))
+    parts = [HTTP_API.replace("REASONS", reasons)]
+    for group in found["tags"]:
+        parts.append(f"\n## {group['name']}\n")
+        for path, operations in found["paths"].items():
+            for method, operation in operations.items():
+                if operation["tags"] == [group["name"]]:
+                    parts += _operation(method.upper(), path, operation, answers["answers"], examples)
+    parts.append(
+        "\n## Types\n\n`T|null` may be null, `[T]` is a list, `{*: T}` has any names, and a `field~` may be absent.\n\n"
+    )
+    parts.append("`value` is a number, or the text `nan`, `inf` or `-inf`.\n\n| type | fields |\n|---|---|\n")
+    parts += [
+        f"| {name} | `{_notation(one)}` |\n".replace("|null", "\\|null") for name, one in answers["types"].items()
+    ]
+    return "".join(parts)
+
+
+def _operation(
+    method: str, path: str, operation: Mapping[str, Any], answers: Mapping[str, Any], examples: Mapping[str, Any]
+) -> Iterator[str]:
+    yield f"\n### {method} {path}\n\n{operation['summary']}\n"
+    if description := operation.get("description"):
+        yield f"\n{description}\n"
+    if parameters := operation["parameters"]:
+        yield "\n| parameter | in | type | meaning |\n|---|---|---|---|\n"
+        for one in parameters:
+            place = "query, required" if one["in"] == "query" and one["required"] else one["in"]
+            yield f"| `{one['name']}` | {place} | {_kind(one)} | {one['description']} |\n"
+    body = operation.get("requestBody")
+    if body:
+        yield f"\nBody: {_code(body['description'])}\n"
+    name = operation["operationId"]
+    if name in answers:
+        yield f"\nAnswer: `{_notation(answers[name])}`\n"
+    asked, answer = examples.get(f"{method} {path}", (path, None))
+    asked = re.sub(r"{(\w+)}", lambda place: PLACES[place[1]], asked)
+    answer = EXAMPLES.get(name, answer)
+    if answer is None and answers.get(name) in {"Alert", "Capture"}:
+        answer = examples[{"Alert": "GET /alerts/{number}", "Capture": "GET /captures/{capture}"}[answers[name]]][1]
+    data = f" -d '{body['description']}'" if body and body["description"].startswith("{") else ""
+    words = "" if method == "GET" else f" -X {method}"
+    shown = "" if answer is None else f"{_shortened(answer)}\n"
+    yield f"\n```text\n$ curl -H \"$TOKEN\"{words}{data} '{API}{asked}'\n{shown}```\n"
+
+
+def _notation(of: Any) -> str:
+    """Return a type as answers.yaml writes it, in one line."""
+    if isinstance(of, list):
+        return f"[{_notation(of[0])}]"
+    if isinstance(of, dict):
+        return "{" + ", ".join(f"{name}: {_notation(one)}" for name, one in of.items()) + "}"
+    return str(of)
+
+
+def _examples() -> dict[str, tuple[str, Any]]:
+    """Return by method and path a recorded question and its answer, the one with the most in it."""
+    patterns = [(one, re.compile(re.sub(r"{\w+}", "[^/?]+", one.path))) for one in ENDPOINTS]
+    found: dict[str, tuple[str, Any]] = {}
+    for file in sorted(RECORDED.rglob("*.json")):
+        if file.stem in {"refused", "message", "openapi"}:
+            continue
+        for question, answer in json.loads(file.read_text(encoding="utf-8")).items():
+            method, asked = question.split(" ")[:2]
+            one = next(one for one, pattern in patterns if pattern.fullmatch(asked.partition("?")[0]))
+            best = found.get(f"{method} {one.path}", ("", None))[1]
+            if isinstance(answer, dict) and "status" not in answer and len(str(answer)) > len(str(best or "")):
+                found[f"{method} {one.path}"] = asked, answer
+    return found
+
+
+def _shortened(answer: Mapping[str, Any]) -> str:
+    """Return an answer with a line for each field, and one element of each list."""
+    lines = [f'  "{name}": {_cut(json.dumps(_first(value), ensure_ascii=False))}' for name, value in answer.items()]
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _first(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_first(one) for one in value[: 1 if value and isinstance(value[0], (dict, list)) else 6]]
+    return {name: _first(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHORT else f"{text[:SHORT]}…"
 
 
 def alerts_page(page: str) -> str:
@@ -458,7 +610,9 @@ def _alert(trouble: Trouble) -> str:
 def _kind(parameter: Mapping[str, Any]) -> str:
     """Return the type of a parameter: ``string``, or ``string, repeatable`` for a list."""
     schema = parameter["schema"]
-    return f"{schema['items']['type']}, repeatable" if schema["type"] == "array" else schema["type"]
+    if "anyOf" in schema:
+        return "number or date"
+    return f"{schema['items']['type']}, repeatable" if schema["type"] == "array" else str(schema["type"])
 
 
 def _code(text: str) -> str:
@@ -513,6 +667,9 @@ def main() -> None:
     alerts_md.write_text(alerts_page(alerts_md.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "http-api.md").write_text(http_api_page(), encoding="utf-8")
     (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
+    (DOCS / "client.md").write_text(client_page(), encoding="utf-8")
+    python_md = DOCS / "python.md"
+    python_md.write_text(python_page(python_md.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "commands.md").write_text(commands_page(), encoding="utf-8")
 
 

@@ -45,9 +45,9 @@ class ProcessState:
 
     Attributes:
         lock: Guards the default run.
-        default: The default run; None before it is opened and after it has ended.
         opener: Opens the default run at its first use, in place of `init` with no arguments; None if nothing is to do that.
         inherited: In a forked child, the parent's default run.
+        own: The default runs of threads that have one of their own, by thread.
         queues: Queues of the open runs.
         names: The first name that was given to the run of each id that a launcher gave.
         outcome: Status and cause of the process's end, as far as it is known.
@@ -57,7 +57,8 @@ class ProcessState:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # an RLock, since opening the default run calls `init`
-        self.default: Run | None = None
+        self.own: dict[int, Run | None] = {}
+        self._default: Run | None = None
         self.opener: Callable[[], object] | None = None
         self.inherited: Run | None = None
         self.queues: set[RowQueue] = set()
@@ -68,6 +69,18 @@ class ProcessState:
         self._senders: dict[str | None, Sender] = {}
         self._parents: list[Sender | RowQueue] = []
         self._watching = self._exiting = self._follows_cells = self._follows_jax = False
+
+    @property
+    def default(self) -> Run | None:
+        """The default run, of this thread if it has one of its own; None before it is opened and after it has ended."""
+        return self.own.get(threading.get_ident(), self._default)
+
+    @default.setter
+    def default(self, run: Run | None) -> None:
+        if (thread := threading.get_ident()) in self.own:
+            self.own[thread] = run
+        else:
+            self._default = run
 
     def sender(self, endpoint: str | None) -> Sender | None:
         """Return the sender for an endpoint, None if there can be none; the first call also watches for the exit."""
@@ -182,7 +195,8 @@ class ProcessState:
         for sender in self._senders.values():
             sender.forked()
         self.lock = threading.RLock()  # another thread may have locked the old one, and it does not exist in the child
-        self.inherited = self.default
+        self.inherited = self._default = self.default
+        self.own = {}
         # References are kept: freeing objects of ZeroMQ or CUDA in the child would abort it.
         self._parents += (*self._senders.values(), *self.queues)
         self.queues = set()

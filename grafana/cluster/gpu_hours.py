@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from grafana.board import Row
-from grafana.panels import PLAIN, ZERO_IF_UP, Query, bars, lines, link, number
+from grafana.panels import PLAIN, TARGETS, ZERO_IF_UP, Query, bars, lines, link, number
 
-from trackside_daemon.alerts.rules.query import listed
-
-GPU = listed(("gpu", "uuid"))
+GPU = TARGETS.of_machine("gpu", "uuid")
 SAMPLES = 60
 SAMPLING_NOTE = f"Sampled at most {SAMPLES} times: a run between two samples is not included."
 HOUR = 3600

@@ -6,12 +6,12 @@ from grafana.board import Row
 from grafana.gpu.queries import GPU, SELECTED, by_gpu, each, rate
 from grafana.panels import Query, above, below
 
-from trackside_daemon.alerts.rules.builtin import gpu as gpu_rules
+from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.builtin.gpu import CORRECTED, LATELY
 from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()
-ALL_LANES = next(rule.threshold for rule in gpu_rules.rules(LIMITS) if rule.alert == "PcieDegraded")
+ALL_LANES = next(rule.threshold for rule in builtin.rules(LIMITS) if rule.alert == "PcieDegraded")
 
 
 def row() -> Row:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import pytest
 from histories import BEGIN, column, finished, history, ingested, opened
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside_daemon.agents import tools
+from trackside_daemon.agents import shapes, tools
 from trackside_daemon.agents.fitting import ANSWER_BYTES, fitted
 from trackside_daemon.agents.protocol import REVISIONS
-from trackside_daemon.agents.untrusted import CLOSE, OPEN, mark, unmark
+from trackside_daemon.agents.untrusted import CLOSE, LONG_LETTERS, OPEN, mark, marker, unmark
 from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.model.records import Alert
 from trackside_daemon.web.api.waits import RunNow, WaitCondition, Waits
@@ -53,10 +55,15 @@ def message(method: str, **params: Any) -> bytes:
 def answered(source: FileSource, tool: str, **arguments: Any) -> tuple[dict[str, Any], str]:
     """Call a tool; return its answer, and the whole message as text."""
     answer = source.answer_agent(message("tools/call", name=tool, arguments=arguments), actions=False)
-    assert len(json.dumps(answer)) <= ANSWER_BYTES
     assert "isError" not in answer["result"], answer
     (content,) = answer["result"]["content"]
-    return json.loads(content["text"]), content["text"]
+    assert len(content["text"]) <= ANSWER_BYTES
+    found = json.loads(content["text"])
+    assert answer["result"]["structuredContent"] == found
+    schema = shapes.schema(tool)
+    jsonschema.validate(found, schema)
+    assert found.keys() <= schema["properties"].keys()
+    return found, content["text"]
 
 
 def test_every_answer_about_a_large_run_is_short_and_no_text_of_it_leaves_its_marks(source: FileSource) -> None:
@@ -66,6 +73,10 @@ def test_every_answer_about_a_large_run_is_short_and_no_text_of_it_leaves_its_ma
         ("compare", {"runs": ["evil"], "baseline": ["base"], "keys": LONG[:20]}),
         ("series", {"run": "evil"}),
         ("series", {"run": "evil", "keys": LONG[:20]}),
+        ("overview", {"run": "evil"}),
+        ("alerts", {}),
+        ("changes", {"since": 0.0}),
+        ("rank", {"key": LONG[0]}),
     ]
     for tool, arguments in asked:
         _, text = answered(source, tool, **arguments)
@@ -77,8 +88,24 @@ def test_every_answer_about_a_large_run_is_short_and_no_text_of_it_leaves_its_ma
 
 
 def test_a_list_that_is_too_long_reports_how_much_is_left_out(source: FileSource) -> None:
-    listed, _ = answered(source, "series", run="evil")
-    assert len(listed["keys"]) + listed["left_out"]["keys"] == listed["series"] == 100
+    curve, _ = answered(source, "series", run="evil", keys=LONG[:20], points=200)
+    assert len(curve["series"]) == 20
+    shown = json.loads(fitted({"keys": LONG}))
+    assert len(shown["keys"]) + shown["left_out"]["keys"] == 100
+
+
+def test_pages_have_each_entry_once(source: FileSource) -> None:
+    keys: list[str] = []
+    offset: int | None = 0
+    while offset is not None:
+        found, _ = answered(source, "series", run="evil", offset=offset)
+        keys += [unmark(one["key"]) for one in found["keys"]]
+        offset = found.get("next")
+    assert sorted(keys) == sorted(LONG)
+    first, _ = answered(source, "runs", limit=2)
+    rest, _ = answered(source, "runs", limit=2, offset=first["next"])
+    assert sorted(run["id"] for run in (*first["runs"], *rest["runs"])) == ["base", "evil", "later"]
+    assert "next" not in rest
 
 
 def test_curves_retain_their_extremes_in_few_points(source: FileSource) -> None:
@@ -103,13 +130,16 @@ def test_runs_are_found_by_marked_names(source: FileSource) -> None:
 def test_why_begins_with_the_cause(source: FileSource) -> None:
     found, text = answered(source, "why", run="base")
     assert text.startswith('{"cause":"none","health":"ok","verdict":null,"hang":null,"run":')
+    broken, text = answered(source, "why", run="evil")
+    assert text.startswith('{"cause":"failed","health":"broken"')
+    assert broken["advice"] == "save checkpoints; see the end of the job's log"
     assert found["ledger"]
 
 
 def test_a_comparison_has_effects_with_intervals(source: FileSource) -> None:
     found, _ = answered(source, "compare", runs=["later"], baseline=["base"])
     assert found["chosen"] == "run"
-    assert {"quantity": mark("step_time"), "unit": "seconds"}.items() <= found["effects"][0].items()
+    assert {"quantity": "step_time", "unit": "seconds"}.items() <= found["effects"][0].items()
 
 
 def test_a_comparison_without_a_baseline_takes_the_first_run_or_names_what_is_missing(source: FileSource) -> None:
@@ -125,9 +155,9 @@ def test_a_comparison_without_a_baseline_takes_the_first_run_or_names_what_is_mi
     ("tool", "arguments", "error"),
     [
         ("why", {"run": "x"}, f"{OPEN}run 'x': there is none; the newest are"),
-        ("why", {"ru": "x"}, "Object contains unknown field `ru`"),
+        ("why", {"ru": "x"}, "Object contains unknown field `ru`; why has run"),
         ("why", {}, "Object missing required field `run`"),
-        ("sing", {}, "tool 'sing': there is none; use one of runs, why"),
+        ("sing", {}, "tool 'sing': there is none; use one of overview, runs"),
         ("wait", {"run": "base"}, "no daemon runs here"),
         ("capture", {"run": "base"}, "tool 'capture' is off; a person allows it with trackside mcp --allow-actions"),
     ],
@@ -172,6 +202,17 @@ def test_no_text_can_forge_a_mark(text: str) -> None:
     assert len(marked) < 400
 
 
+@given(st.lists(TEXTS.filter(lambda text: len(text.strip()) > 2), min_size=1, max_size=5), st.integers(0, 200))
+def test_a_text_of_a_run_is_marked_within_a_sentence_of_ours(texts: list[str], cut: int) -> None:
+    speak = marker([*texts, "sweep 3"])
+    sentence = speak(f"rank 0 of run sweep 3 waits for {texts[0][: max(cut, LONG_LETTERS)]}")
+    assert sentence.startswith("rank 0 of run ")
+    assert unmark(mark("sweep 3")) in sentence
+    outside = re.sub(f"{OPEN}.*?{CLOSE}", "", sentence)
+    assert "sweep 3" not in outside
+    assert sentence.count(OPEN) == sentence.count(CLOSE)
+
+
 @given(
     st.dictionaries(
         st.text(max_size=5),
@@ -181,7 +222,7 @@ def test_no_text_can_forge_a_mark(text: str) -> None:
 )
 def test_any_answer_fits_and_is_json(answer: dict[str, Any]) -> None:
     text = fitted(answer, 500)
-    assert len(json.dumps(text)) <= 500
+    assert len(text) <= 500
     json.loads(text, parse_constant=pytest.fail)
 
 

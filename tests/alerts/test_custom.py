@@ -14,7 +14,7 @@ from trackside_daemon.alerts.rules.custom import RuleError, rules
 from trackside_daemon.config.loading import ConfigError, load
 from trackside_daemon.service.config import Config
 
-LIVES = ' and on (job, instance, pod, run, rank) (trackside_training_rank_state{state=~"starting|running|stalled"} > 0)'
+LIVES = ' and on (cluster, namespace, job, instance, pod, run, rank) (trackside_training_rank_state{state=~"starting|running|stalled"} > 0)'
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,13 +59,13 @@ def test_a_rule_on_a_pushed_key(tmp_path: Path) -> None:
 
 
 def test_the_rules_of_the_documentation_are_valid_and_that_of_the_cpu_fires_at_its_share(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    example = re.findall(r"```yaml\n(alerts:\n.*?)```", page.split("## Custom rules")[1], re.DOTALL)[0]
+    page = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    example = re.findall(r"```yaml\n(alerts:\n.*?)```", page, re.DOTALL)[0]
     (tmp_path / "trackside.yml").write_text(example, encoding="utf-8")
     found = rules(load(Config, tmp_path / "trackside.yml").alerts.rules, FAMILIES)
     (rule,) = (one for one in found if one.alert == "CpuBusy")
     assert rule.promql() == (
-        'rate(trackside_host_cpu_seconds_total{mode="idle"}[1m]) / on (job, instance, pod) group_left () '
+        'rate(trackside_host_cpu_seconds_total{mode="idle"}[1m]) / on (cluster, namespace, job, instance, pod) group_left () '
         "(trackside_host_cpus > 0) < 0.15"
     )
     machine = Machine([rule])
@@ -113,7 +113,7 @@ def test_an_ended_rank_raises_no_alert_of_a_rule(tmp_path: Path) -> None:
 def test_shares_of_ranks_and_rules_about_ends(tmp_path: Path) -> None:
     (share,) = read(tmp_path, '{alert: A, metric: "key:a", over: {metric: "key:b"}, above: 0.5}')
     assert share.promql().endswith(f"> 0.5){LIVES}")
-    assert " / on (job, instance, pod, run, rank) group_left () (" in share.promql()
+    assert " / on (cluster, namespace, job, instance, pod, run, rank) group_left () (" in share.promql()
     values = {f"trackside_training_value{{run=r,rank=0,key={key}}}": value for key, value in (("a", 3.0), ("b", 4.0))}
     (found,) = Machine([share]).tick({**values, **lives("r")})
     assert found.summary == "a over b of run r, rank 0 is 0.75, above 0.5"
@@ -149,16 +149,19 @@ def test_a_name_is_one_alert_s(tmp_path: Path) -> None:
         ),
         (
             'metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true, for: 30s',
-            'absent(trackside_gpu_up{gpu="3"})',
+            (
+                "label_replace(group without (version, python_version) (trackside_build_info) "
+                'unless on (cluster, namespace, job, instance, pod) trackside_gpu_up{gpu="3"}, "gpu", "3", "", "")'
+            ),
         ),
         (
             "metric: trackside_host_swap_used_bytes, over: trackside_host_swap_bytes, above: 0.5",
-            "trackside_host_swap_used_bytes / on (job, instance, pod) group_left () (trackside_host_swap_bytes > 0) > 0.5",
+            "trackside_host_swap_used_bytes / on (cluster, namespace, job, instance, pod) group_left () (trackside_host_swap_bytes > 0) > 0.5",
         ),
         (
             "metric: trackside_gpu_power_watts, over: {metric: trackside_gpu_power_limit_watts, labels: {limit: max}}, above: 1",
             (
-                "trackside_gpu_power_watts / on (job, instance, pod, gpu, uuid) group_left () "
+                "trackside_gpu_power_watts / on (cluster, namespace, job, instance, pod, gpu, uuid) group_left () "
                 '(trackside_gpu_power_limit_watts{limit="max"} > 0) > 1'
             ),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from processes import DEADLINE, clean_environ, command
 
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.rules.custom import RuleError
+from trackside_daemon.alerts.rules.query import Targets
 from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, format_promql, groups
 from trackside_daemon.alerts.rules.rule_text import prometheus
 from trackside_daemon.alerts.settings import AlertsSection, RuleSection, ThresholdsSection
@@ -31,9 +33,11 @@ CUSTOM = (
 
 
 def made(wanted: RuleFileOptions | None = None, **settings: Any) -> dict[str, list[dict[str, Any]]]:
-    """Return the rules by the name of their group."""
-    found = groups(AlertsSection(**settings), catalogue(), wanted or RuleFileOptions())
-    return {group["name"].removeprefix("trackside."): group["rules"] for group in found}
+    """Return the rules by the name of their group, those of all thresholds together."""
+    rules: dict[str, list[dict[str, Any]]] = {}
+    for group in groups(AlertsSection(**settings), catalogue(), wanted or RuleFileOptions()):
+        rules.setdefault(group["name"].split(".")[1], []).extend(group["rules"])
+    return rules
 
 
 def named(rules: list[dict[str, Any]], alert: str) -> list[dict[str, Any]]:
@@ -51,10 +55,9 @@ def test_a_disabled_alert_is_omitted_and_one_disabled_for_some_runs_excludes_the
     )
     assert not named(found["detectors"], "LossPlateau")
     assert not named(found["thresholds"], "GpuPowerCapped")
-    assert (
-        'trackside_training_shm_peak_bytes{run!~"debug\\\\-.*|x\\\\.y."}'
-        in named(found["thresholds"], "ShmFull")[0]["expr"]
-    )
+    assert named(found["detectors"], "ShmFull"), "the daemon exports none of these runs"
+    own = made(rules=CUSTOM, off=("RewardLow@debug-*", "RewardLow@x.y?"))["thresholds"]
+    assert 'run!~"debug\\\\-.*|x\\\\.y."' in named(own, "RewardLow")[0]["expr"]
     assert not named(found["thresholds"], "GpuHot"), "what is of no run fits *, as the daemon has it"
     assert named(found["thresholds"], "GpuLost"), "what is of no run is none of a run that is called so"
 
@@ -62,19 +65,21 @@ def test_a_disabled_alert_is_omitted_and_one_disabled_for_some_runs_excludes_the
 def test_custom_rules_are_among_the_thresholds() -> None:
     found = made(rules=CUSTOM)["thresholds"]
     (low,) = named(found, "RewardLow")
-    below, lives = low["expr"].split("and on (job, instance, pod, run, rank)")
+    below, lives = low["expr"].split("and on (cluster, namespace, job, instance, pod, run, rank)")
     assert below.strip() == '(trackside_training_value{key="reward/mean", run=~"big-.*"} < 0.1)'
     assert "trackside_training_rank_state{" in lives
     assert low["annotations"]["summary"] == "{{ $labels.run }}: {{ printf `%.4g` $value }}"
     assert "runbook_url" not in low["annotations"]
     (gone,) = named(found, "NoGpu")
-    assert gone["expr"] == 'absent(trackside_gpu_up{gpu="3"})'
+    assert 'unless on (cluster, namespace, job, instance, pod) trackside_gpu_up{gpu="3"}, "gpu", "3",' in " ".join(
+        gone["expr"].split()
+    )
 
 
 def test_windows_are_four_scrapes_at_least() -> None:
-    assert "[1m]" in named(made()["thresholds"], "IoBottleneck")[0]["expr"]
+    assert "[1m]" in named(made()["thresholds"], "HostMemoryPressure")[-1]["expr"]
     wide = made(RuleFileOptions(scrape=30.0))["thresholds"]
-    assert "[2m]" in named(wide, "IoBottleneck")[0]["expr"]
+    assert "[2m]" in named(wide, "HostMemoryPressure")[-1]["expr"]
     (_, throttled) = named(wide, "GpuThrottled")
     assert "[2m]" in throttled["expr"]
     assert "offset 2m" in throttled["expr"]
@@ -104,18 +109,35 @@ def test_job_and_runbooks_can_be_set() -> None:
 
 
 def test_a_run_goes_beyond_the_labels_of_a_place() -> None:
-    found = made(RuleFileOptions(places=("rack", "instance")))
+    found = made(RuleFileOptions(targets=Targets(places=("instance", "node", "pod", "rack"))))
     exprs = {rule.get("record", rule.get("alert")): rule["expr"] for rules in found.values() for rule in rules}
     beyond = "without (instance, node, pod, rack"
     named = ("run:trackside_training_tokens:rate5m", "TracksideRunVanished", "run:trackside_training_restarts:count1d")
     assert [name for name in (*named, "TracksideRunRestarting") if beyond not in exprs[name]] == []
 
 
+def test_every_join_and_count_is_of_one_cluster_under_any_name_of_its_label() -> None:
+    found = made(RuleFileOptions(targets=Targets(clusters=("site", "region"))), rules=CUSTOM)
+    exprs = [rule["expr"] for rules in found.values() for rule in rules]
+    listed = [one for expr in exprs for one in re.findall(r"\b(?:on|by) \(([^)]*)\)", expr)]
+    assert len(listed) > 60
+    assert [one for one in listed if not one.startswith("site, region, ")] == []
+    texts = [rule["annotations"]["description"] for rule in found["thresholds"]]
+    assert [text for text in texts if not text.startswith("{{ $labels.instance }}{{ with $labels.site }} in ")] == []
+
+
+@pytest.mark.parametrize("prefix", ["", "Trackside"])
+def test_alerts_of_the_fleet_can_be_turned_off(prefix: str) -> None:
+    kept = {rule["alert"] for rule in made(off=(f"{prefix}Watchdog", f"{prefix}RunVanished"))["fleet"]}
+    every = {rule["alert"] for rule in made()["fleet"]}
+    assert every - kept == {"TracksideWatchdog", "TracksideRunVanished"}
+
+
 def test_texts_contain_the_window_of_the_rule() -> None:
-    (wide,) = named(made(RuleFileOptions(scrape=30.0))["thresholds"], "IoBottleneck")
-    (narrow,) = named(made()["thresholds"], "IoBottleneck")
-    assert "of the last 2 min, for 5 min already" in wide["annotations"]["description"]
-    assert "of the last minute, for 5 min already" in narrow["annotations"]["description"]
+    *_, wide = named(made(RuleFileOptions(scrape=30.0))["thresholds"], "HostMemoryPressure")
+    *_, narrow = named(made()["thresholds"], "HostMemoryPressure")
+    assert "of the last 2 min." in wide["annotations"]["description"]
+    assert "of the last minute." in narrow["annotations"]["description"]
 
 
 def test_a_rule_of_the_daemon_names_its_alert() -> None:
@@ -199,7 +221,7 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_reads_file_and_environment(tmp_path: Path) -> None:
     file = tmp_path / "trackside.yml"
-    file.write_text("alerts: {thresholds: {fds-ratio: 0.75}}\n", encoding="utf-8")
+    file.write_text("alerts: {thresholds: {gpu-memory-ratio: 0.75}}\n", encoding="utf-8")
     done = run(f"--config.file={file}", TRACKSIDE_ALERTS__OFF="LossPlateau")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"#   trackside rules --config.file={file}\n" in done.stdout
@@ -241,6 +263,10 @@ def test_a_manifest_has_the_same_groups() -> None:
         (
             ("--place-label", "top rack"),
             "--place-label top rack: a label's name consists of letters, digits and _, such as rack",
+        ),
+        (
+            ("--cluster-label", "top rack"),
+            "--cluster-label top rack: a label's name consists of letters, digits and _, such as rack",
         ),
         (
             ("--place-label", "rank"),

@@ -152,10 +152,12 @@ def test_of_the_first_step_too_the_training_s_own_values_count(auto: AutoRun, pr
     assert rows == [(0, {"loss": 200.0}), (0, {"samples": 4.0}), (1, {"loss": 150.0, "samples": 4.0})]
 
 
-def test_a_tracker_that_has_the_loss_has_that_of_the_first_step_too(auto: AutoRun, process: Process) -> None:
-    auto.found({"loss": 2.0, "samples": 4})
-    auto.tracked({"loss": 2.0}, 1)
-    auto.found({"loss": 1.0, "samples": 4})
+def test_a_tracker_that_has_the_loss_or_the_rate_has_that_of_the_first_step_too(
+    auto: AutoRun, process: Process
+) -> None:
+    auto.found({"loss": 2.0, "learning_rate": 0.1, "samples": 4})
+    auto.tracked({"loss": 2.0, "train/lr": 0.1}, 1)
+    auto.found({"loss": 1.0, "learning_rate": 0.1, "samples": 4})
     assert [(step, values) for step, values, aside in process.rows() if values and not aside] == [
         (0, {"samples": 4.0}),
         (1, {"samples": 4.0}),
@@ -310,7 +312,7 @@ def test_a_forked_child_appends_nothing_to_its_parent_s_rows(auto: AutoRun, proc
     parents = process.run
     assert parents is not None
     parents.queue.forked()
-    auto._forked()
+    auto.forked()
     before = len(parents.queue.session.rows)
     auto.found({"loss": 1.0})
     assert len(process.opened) == 2

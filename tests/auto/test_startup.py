@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import ROOT, clean_environ
+from processes import ROOT, clean_environ, start
 
 from trackside.auto.environment import STARTUP, refusal, variables
 
@@ -31,6 +32,7 @@ print(json.dumps({
 """
 TORCH = """
 import sys
+from importlib.util import find_spec
 MARK = "imported"
 __version__ = "0"
 def loaded(): return type(__spec__.loader).__name__, type(__loader__).__name__
@@ -154,3 +156,29 @@ def test_the_start_up_module_has_the_syntax_of_old_versions() -> None:
     assert not any(
         isinstance(node, ast.JoinedStr | ast.AnnAssign | ast.NamedExpr) for node in ast.walk(ast.parse(text))
     )
+
+
+@pytest.mark.skipif(
+    find_spec("lightning") is None or find_spec("transformers") is None, reason="they are not installed"
+)
+def test_methods_are_replaced_while_a_framework_is_half_imported() -> None:
+    code = """
+import sys, torch
+from importlib import import_module
+from trackside.auto.hooks import failures
+from trackside.auto.startup.trackside_imports import watch
+from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
+watch(PATCHED_METHODS)
+for name in sys.argv[1:]:
+    import_module(name)
+    print(name, failures)
+"""
+    arguments = [
+        sys.executable,
+        "-c",
+        code,
+        "transformers.trainer",
+        "lightning",
+    ]  # none of them is in the text, and so preloaded
+    with start(arguments, stdout=subprocess.PIPE, text=True, env=clean_environ()) as process:
+        assert process.communicate()[0].splitlines() == ["transformers.trainer []", "lightning []"]

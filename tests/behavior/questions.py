@@ -113,6 +113,7 @@ AGENT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("tools/call", {"name": "why", "arguments": {"run": "straggler"}}),
     ("tools/call", {"name": "why", "arguments": {"run": "stalled"}}),
     ("tools/call", {"name": "compare", "arguments": {"runs": ["slow-loader"], "baseline": ["baseline"]}}),
+    ("tools/call", {"name": "rank", "arguments": {"runs": ["slow-loader", "baseline"]}}),
     ("tools/call", {"name": "series", "arguments": {"run": "nan", "keys": ["loss"], "points": 5}}),
 )
 """Messages of an agent: method and parameters."""

@@ -60,7 +60,7 @@ def test_everything_has_a_default() -> None:
     assert (config.web.public_read, config.web.enable_lifecycle, config.require_gpu) == (False, False, False)
     assert (config.web.allowed_hosts, config.push.endpoint) == ((), ())
     assert config.collector.cpu.enabled
-    assert tuple(config.limits.model_dump().values()) == (64, 64, 1000, 10_000, 256, 512 << 20, ())
+    assert tuple(config.limits.model_dump().values()) == ("full", 64, 64, 1000, 10_000, 256, 512 << 20, ())
     storage = config.storage
     assert (storage.path, storage.jsonl, storage.synchronous, storage.interval) == ("", "", "normal", 10.0)
     assert (storage.retention.size, storage.retention.age) == (10 * 1024**3, 0.0)
@@ -272,6 +272,11 @@ def test_what_is_wrong_in_a_file_is_named_with_file_key_and_remedy(
 def test_what_is_no_mapping_is_refused_in_one_line(file: Callable[[str], Path], text: str, error: str) -> None:
     path = file(text)
     assert refusal(path).startswith(f"{path}: {error}")
+
+
+def test_several_errors_are_named_at_once(file: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match=r"run\.lingr: no such setting.*; also: .*web\.lisen: no such setting"):
+        load(Config, file("web: {lisen: 3}\nrun: {lingr: 3}"))
 
 
 def test_a_file_that_is_no_text_is_reported(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside captures? ", Elsewhere("tests/end_to_end/test_captures.py")),
     (r"eval .*python -m trackside\.captures", Elsewhere("tests/captures/kineto/test_environment.py")),
     (r"trackside attach ", Elsewhere("tests/cli/test_attach.py")),
-    (r"trackside demo ", Elsewhere("tests/end_to_end/test_troubles.py")),
+    (r"trackside demo\b", Elsewhere("tests/end_to_end/test_troubles.py")),
     (r"TRACKSIDE_COLLECTOR__GPU__TROUBLE=", Elsewhere(DEMO)),
     (r"trackside alerts show ", Elsewhere(README)),
     (r"trackside silence --end ", Elsewhere(SILENCES)),

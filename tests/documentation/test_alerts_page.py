@@ -49,7 +49,7 @@ def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
         process_memory_leaks.GPU,
         regression.ALERT,
     }
-    assert sorted(SECTIONS) == sorted({*by_rules, *by_watching, *DETECTED, *RULED, *FLEET, "Watchdog"})
+    assert sorted(SECTIONS) == sorted({*by_rules, *by_watching, *DETECTED, *RULED, *FLEET, "TracksideWatchdog"})
 
 
 def test_the_table_at_the_top_is_in_the_order_of_the_sections_and_leads_to_them() -> None:

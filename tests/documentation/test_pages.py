@@ -6,12 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import processes
 import pytest
 from documents import NEW_TYPER, generator
 from processes import ROOT, clean_environ, command, eventually
+from web.documented import DOCUMENT, differences
 
 from trackside_daemon.nvml.reader_groups import GROUPS
 from trackside_daemon.web.dashboard import STATIC
@@ -31,12 +33,30 @@ def generate() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:The 'is_flag' and 'flag_value' parameters:DeprecationWarning")
-@pytest.mark.parametrize("page", ["metrics", "configuration", "http-api", "commands"])
+@pytest.mark.parametrize("page", ["metrics", "configuration", "http-api", "commands", "client"])
 def test_a_generated_page_is_as_its_generator_writes_it(generate: Any, page: str) -> None:
     if page == "commands" and not NEW_TYPER:
         pytest.skip("typer is older than the help on the page")
     written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     assert written == getattr(generate, f"{page.replace('-', '_')}_page")(), "run: python docs/generate.py"
+
+
+def test_the_reference_of_the_history_in_python_is_as_its_generator_writes_it(generate: Any) -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert page == generate.python_page(page), "run: python docs/generate.py"
+
+
+def test_the_examples_of_the_api_have_their_types(generate: Any) -> None:
+    answers = generate.read_answers()["answers"]
+    for operation, example in generate.EXAMPLES.items():
+        schema = next(
+            one["responses"]["200"]["content"]["application/json"]["schema"]
+            for methods in DOCUMENT["paths"].values()
+            for one in methods.values()
+            if one["operationId"] == operation
+        )
+        assert list(differences(example, schema, operation)) == []
+        assert operation in answers
 
 
 def test_the_vocabulary_of_the_dashboard_is_as_its_generator_writes_it(generate: Any) -> None:
@@ -63,6 +83,24 @@ def test_every_link_within_the_project_leads_somewhere(page: Any) -> None:
     assert all((page.parent / link).exists() for link in links), links
 
 
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """Return the anchors of a page: those of its headings, as GitHub and the site make them, and those that it states."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", path.read_text(encoding="utf-8"))
+    heads = [re.sub(r"<[^>]+>|`|\]\([^)]*\)", "", head) for head in re.findall(r"(?m)^#+ (.*)$", text)]
+    made = [re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads]
+    return frozenset((*made, *re.findall(r'<a id="([^"]+)"', text)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_section_leads_to_one(page: Path) -> None:
+    links = re.findall(r"\]\((?!http)([^)#\s]*)#([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    targets = [(page.parent / target if target else page, anchor) for target, anchor in links]
+    assert [
+        (path.name, anchor) for path, anchor in targets if path.suffix == ".md" and anchor not in anchors(path)
+    ] == []
+
+
 def test_the_page_of_commands_has_every_command_and_readme_names_no_other() -> None:
     shown = processes.run(command("--help"), check=True).stdout
     commands = set(re.findall(r"^  ([a-z][a-z-]+)  ", shown, re.MULTILINE))
@@ -83,6 +121,9 @@ def test_every_flag_in_the_readme_is_one() -> None:
 def test_every_python_example_runs() -> None:
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     examples += re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.DOTALL)
+    examples += re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
+    examples += re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "watching.md").read_text(), re.DOTALL)
+    examples += re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "goodput.md").read_text(), re.DOTALL)
     recipes = (ROOT / "docs" / "integrations.md").read_text().split("## Any loop")[1].split("## A script")[0]
     examples += re.findall(r"```python\n(.*?)```", recipes, re.DOTALL)
     assert len(examples) >= 7
@@ -194,16 +235,14 @@ def test_check_config_accepts_what_the_pages_show_of_a_configuration(block: str,
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_each_gpu_family_is_beside_those_of_other_exporters_and_each_that_stands_there_is_ours(generate: Any) -> None:
-    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    _, _, beside = page.partition("## Compared with other exporters")
-    rows = [line.split(" | ")[0] for line in beside.splitlines() if line.startswith("| `trackside_")]
+def test_each_family_beside_those_of_other_exporters_is_ours_and_stands_there_once(generate: Any) -> None:
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `trackside_gpu")]
     ours = {one.name for members in generate.sections().values() for one in members}
-    gpus = {one.name for name in ("gpu", "ranks") for one in generate.sections()[name]}
-    gpus = {name for name in gpus if not name.startswith("trackside_training_")}
     named = [name for row in rows for name in re.findall(r"`(trackside_\w+)`", row)]
+    assert len(named) > 10
     assert len(set(named)) == len(named)
-    assert gpus <= set(named) <= ours
+    assert set(named) <= ours
 
 
 def test_every_group_of_gpu_readings_is_on_the_page_of_gpus() -> None:

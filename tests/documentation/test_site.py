@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 from processes import ROOT, clean_environ
 
+QUESTIONS = {
+    "kill": "troubleshooting",
+    "export csv": "export-import",
+    "token": "troubleshooting",
+    "loss nan": "troubleshooting",
+    "hang": "evidence",
+    "resume": "checkpoints",
+    "notification": "notifications",
+    "compare seeds": "compare",
+    "pandas": "python",
+    "silence": "tuning",
+}
 SITE = ROOT / "build" / "site"
 
 
@@ -52,3 +68,29 @@ def test_the_site_needs_no_other_host(site: Path) -> None:
         r"""<(?:script|img|link rel="(?:stylesheet|preconnect|icon)")[^>]*(?:src|href)="(https?:[^"]+)"""
     )
     assert {page.name: found for page in site.rglob("*.html") if (found := loaded.findall(page.read_text()))} == {}
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a line for each."""
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_the_search_finds_the_right_page_first(site: Path) -> None:
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as started:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = started.chromium.launch(executable_path="/usr/bin/chromium-headless-shell")
+        found = {}
+        for question in QUESTIONS:
+            page = browser.new_page()
+            page.goto(f"http://127.0.0.1:{server.server_address[1]}/index.html?q={question.replace(' ', '+')}")
+            first = page.wait_for_selector(".md-search-result__item a")
+            assert first is not None
+            found[question] = re.sub(r".*/|\.html.*", "", first.get_attribute("href") or "")
+            page.close()
+        browser.close()
+        server.shutdown()
+    wrong = {question: page for question, page in found.items() if page != QUESTIONS[question]}
+    assert len(wrong) <= 1, wrong

@@ -50,7 +50,8 @@ def test_a_nan_is_on_the_page_in_the_history_and_in_the_log(daemon: Daemon, trai
         "NonFinite",
         "critical",
     )
-    assert kept["labels"] == {"key": "loss", "rank": "0", "run": "trouble"}
+    about = {"key": "loss", "rank": "0", "run": "trouble", "user": kept["labels"]["user"]}
+    assert kept["labels"] == about
     assert kept["summary"] == "trouble: loss: NaN at step 2; the last finite value was 2.5"
     assert kept["ended"] is None
     assert "checkpoint" in kept["description"]

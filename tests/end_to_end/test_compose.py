@@ -181,5 +181,5 @@ def test_the_demo_s_series_and_alerts_come_to_both(composed: Composed) -> None:
     def firing_names() -> set[str]:
         return {one["labels"]["alertname"] for one in ask(alertmanager, "/api/v2/alerts")}
 
-    eventually(lambda: firing_names() >= {"Watchdog", "TracksideNonFinite"}, 3 * DEADLINE, SCRAPED)
+    eventually(lambda: firing_names() >= {"TracksideWatchdog", "TracksideNonFinite"}, 3 * DEADLINE, SCRAPED)
     assert ask(alertmanager, "/api/v2/receivers") == [{"name": "nobody"}]

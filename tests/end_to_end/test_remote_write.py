@@ -130,7 +130,7 @@ def samples(end: Queries) -> list[tuple[float, str]]:
 def test_old_scrapes_are_accepted_though_others_have_written_today_s(tmp_path: Path) -> None:
     ago = int(time.time()) - 3 * 3600
     with central(tmp_path / "central") as receiver:
-        receiver.shows('ALERTS{alertname="Watchdog"}', 1)  # of now
+        receiver.shows('ALERTS{alertname="TracksideWatchdog"}', 1)  # of now
         answer = http.post(receiver.write_url, content=written("late", 7, ago), headers={"Content-Encoding": "snappy"})
         assert (answer.status_code, answer.text) == (204, "")
         [late] = receiver.get("query", query="late", time=str(ago))["result"]

@@ -305,6 +305,20 @@ def test_the_nodes_are_targets_by_their_names(slurm: Slurm, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["sd.json"]
 
 
+def test_a_drained_node_has_its_state(slurm: Slurm) -> None:
+    def states() -> dict[str, str]:
+        labels = [one["labels"] for one in json.loads(listed(slurm, "--nodes=gpu[1-2]").stdout)]
+        return {one["instance"]: one.get("node_state", "") for one in labels}
+
+    assert states() == {"gpu1": "", "gpu2": ""}
+    try:
+        slurm.run(["scontrol", "update", "nodename=gpu[1-2]", "state=drain", "reason=rma"])
+        eventually(lambda: states() == {"gpu1": "drained", "gpu2": "drained"})
+    finally:
+        slurm.run(["scontrol", "update", "nodename=gpu[1-2]", "state=undrain"])
+    eventually(lambda: states() == {"gpu1": "", "gpu2": ""})
+
+
 def test_prometheus_reads_the_targets(slurm: Slurm, tmp_path: Path) -> None:
     assert listed(slurm, "--nodes=gpu[1-2],login1", f"--output={tmp_path}/sd.json").returncode == 0
     config = tmp_path / "prometheus.yml"

@@ -1,6 +1,7 @@
-# Twenty trials of Optuna and a grid search of scikit-learn over skorch, each keeping its models.
+# Twenty trials of Optuna, eight at two a time, and a grid search of scikit-learn over skorch, each keeping its models.
 import json
 import sys
+import threading
 
 import numpy
 import optuna
@@ -10,6 +11,7 @@ from skorch import NeuralNetRegressor
 from torch import nn
 
 kept = []
+meets = threading.Barrier(1)
 
 
 class Net(nn.Module):
@@ -23,6 +25,7 @@ class Net(nn.Module):
 
 def objective(trial):
     rate, width = trial.suggest_float("lr", 1e-3, 1e-1, log=True), trial.suggest_int("width", 4, 16)
+    meets.wait()
     torch.manual_seed(0)
     model = Net(width)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
@@ -42,6 +45,8 @@ if sys.argv[1] == "optuna":
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(study_name="tune", sampler=optuna.samplers.RandomSampler(seed=1))
     study.optimize(objective, n_trials=20)
+    meets = threading.Barrier(2)
+    study.optimize(objective, n_trials=8, n_jobs=2)
     for trial in study.trials:
         losses = [*trial.intermediate_values.values()]
         print(json.dumps([trial.number, losses, trial.params, trial.value, trial.state.name]))

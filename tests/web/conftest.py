@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from scripted_recorder import CapturesHarness
+from web.documented import undocumented
 from wire_messages import RunsHarness
 
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
@@ -70,7 +71,10 @@ class Client:
             async with httpx.AsyncClient(transport=self.transport, base_url=BASE) as client:
                 return await client.request(method, path, **options)
 
-        return asyncio.run(once())
+        answer = asyncio.run(once())
+        if answer.status_code == 200 and path.startswith("/api/v1/"):
+            assert undocumented(method, path, answer) == [], f"{method} {path}: see web/api/answers.yaml"
+        return answer
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.ask("GET", path, **options)
@@ -158,6 +162,7 @@ class Site:
         public_read: bool = False,
         hosts: tuple[str, ...] = (),
         any_host: bool = False,
+        origins: tuple[str, ...] = (),
         change_timeout: float = CHANGE_TIMEOUT,
         send_timeout: float = SEND_TIMEOUT,
     ) -> Client:
@@ -191,7 +196,8 @@ class Site:
             ],
             reload=self._reload if lifecycle else None,
         )
-        return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read, any_host=any_host))
+        named = partial(pages.build, token=self.token, hosts=hosts, origins=origins)
+        return Client(named(public_read=public_read, any_host=any_host))
 
     @property
     def key(self) -> dict[str, str]:

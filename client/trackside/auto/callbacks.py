@@ -6,10 +6,29 @@ That of Lightning also pushes what ``self.log`` logs to the trainer's loggers.
 from __future__ import annotations
 
 from functools import cache, wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trackside.auto.hooks import auto_run
 from trackside.auto.method_wrapping import after, muted
 from trackside.auto.pytorch import pause
+from trackside.default_run import open_run
+from trackside.integrations.run_adapter import RunAdapter
+
+if TYPE_CHECKING:
+    from trackside.run import Run
+
+
+class NamedAdapter(RunAdapter):
+    """Opens a run as `AutoRun` does: that of a trial of a search has the trial's name, parameters and tag."""
+
+    def _init(self, before: Run | None) -> Run:
+        auto = auto_run()
+        if before is None and not self._resumed:
+            auto.describe(name=self.name, config=self._config)
+            if auto.open() and (run := open_run()) is not None:
+                run.queue.describe(None, self._arguments.get("total_steps"))
+                return run
+        return super()._init(before)
 
 
 @cache
@@ -20,6 +39,10 @@ def _auto_callback() -> Any:
         """Pushes as `TracksideCallback` does, and leaves nothing in checkpoints."""
 
         pushes_logged = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._adapter = self._own_adapter = NamedAdapter(None, {})
 
         def state_dict(self) -> dict[str, Any]:
             return {}
@@ -77,6 +100,7 @@ def add_transformers(defaults: list[Any], hook: str) -> list[Any]:
 
         is_carried = False
         yields = True
+        adapter_kind = NamedAdapter
 
         def on_train_begin(self, *given: Any, **named: Any) -> None:
             pause(on=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from os import register_at_fork
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from trackside.interpreter import without_collection
@@ -23,6 +25,9 @@ failures: list[tuple[str, str]] = []
 """Names and errors of the hooks that failed, until there is a run to which they can be reported."""
 
 _run: AutoRun | None = None
+
+runs: dict[int, AutoRun] = {}
+"""The runs of threads that train beside others, by thread."""
 
 
 class LibraryHook:
@@ -60,6 +65,8 @@ class LibraryHook:
 def auto_run() -> AutoRun:
     """Return the run that hooks push to. The first call imports the client, and opens no run yet."""
     global _run  # noqa: PLW0603
+    if runs and (own := runs.get(get_ident())) is not None:
+        return own
     if _run is None:
         _run = uncompiled(_make_run)()
     return _run
@@ -68,7 +75,9 @@ def auto_run() -> AutoRun:
 def _make_run() -> AutoRun:
     with without_collection():  # a collection takes longer than the import
         from trackside.auto.run import AutoRun
-    return AutoRun(failures)
+    run = AutoRun(failures)
+    register_at_fork(after_in_child=run.forked)
+    return run
 
 
 def report_failure(hook: str, error: Exception, *, opens: bool = False) -> None:

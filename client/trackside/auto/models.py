@@ -28,7 +28,8 @@ class Models:
 
     def of(self, optimizer: Any) -> list[Any]:
         """Return the outermost modules that have parameters of an optimizer."""
-        return trained(list(self._outer.values()), optimizer)
+        modules = [reference() for reference in self._outer.valuerefs()]  # a copy at once: other threads may add some
+        return trained([module for module in modules if module is not None], optimizer)
 
 
 def trained(modules: Sequence[Any], optimizer: Any) -> list[Any]:

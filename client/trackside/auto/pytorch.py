@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
+from threading import Lock, get_ident
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trackside.auto.hooks import LibraryHook, auto_run
+from trackside.auto.hooks import LibraryHook, auto_run, hooks, runs
 from trackside.auto.method_wrapping import after
+from trackside.auto.models import Models
 from trackside.auto.training import TrainingWatch
 from trackside.drawn_batches import note_draws
 from trackside.totals.loader_workers import remember, timed_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 HOOKS_ON_MODULES = "trackside.pytorch.hooks"
 CLIENT = "trackside.default_run"  # imported by all who open a run
@@ -81,20 +86,62 @@ def _is_temporary(path: Path) -> bool:
 watches: list[TrainingWatch] = []
 """The watch of this process, once PyTorch is imported."""
 
+_of_threads: dict[int, TrainingWatch] = {}
+"""The watches of threads that train beside others, by thread."""
+
+_steps: list[Any] = []  # the handle of the hook on the steps of optimizers, until threads have watches
+_begins_threads = Lock()
+
 
 def _watch() -> TrainingWatch:
     if not watches:
-        import torch
+        watches.append(_new_watch(Models()))
+        os.register_at_fork(after_in_child=watches[0].begin_anew)
+        os.register_at_fork(after_in_child=_of_threads.clear)
+    if (thread := get_ident()) not in runs:
+        return watches[0]
+    return _of_threads.get(thread) or _of_threads.setdefault(thread, _new_watch(watches[0].models))
 
-        watches.append(TrainingWatch(torch.compiler.is_compiling, torch.is_grad_enabled))
-        os.register_at_fork(after_in_child=watches[0].forked)
-    return watches[0]
+
+def _new_watch(models: Models) -> TrainingWatch:
+    import torch
+
+    return TrainingWatch(torch.compiler.is_compiling, torch.is_grad_enabled, models)
+
+
+@contextmanager
+def own_watch() -> Iterator[None]:
+    """Let a thread that has a run of its own have a watch of its own. From the first one on, each hook finds that of its thread."""
+    with _begins_threads:
+        if _steps and watches:
+            for hook in [hook for hook in hooks.values() if getattr(hook.work, "__self__", None) is watches[0]]:
+                hook.work = _in_thread(hook.work.__name__)
+            _steps.pop().remove()
+            _register_step(_in_thread("after_step"))
+    try:
+        yield
+    finally:
+        if (watch := _of_threads.pop(get_ident(), None)) is not None:
+            watch.pause(on=True)
+            watch.begin_anew()
+
+
+def _bound(name: str) -> Callable[..., Any]:
+    """Return a method of the watch."""
+    return _in_thread(name) if runs else getattr(_watch(), name)
+
+
+def _in_thread(name: str) -> Callable[..., Any]:
+    def hook(*given: Any, **named: Any) -> Any:
+        return getattr(_watch(), name)(*given, **named)
+
+    return hook
 
 
 def pause(*, on: bool) -> None:
     """Leave a training to a framework's callback, or no longer."""
-    for watch in watches:
-        watch.pause(on=on)
+    if watches:
+        _watch().pause(on=on)
 
 
 def exclude_hooks(add: Any, hook: str) -> Any:
@@ -113,16 +160,19 @@ def exclude_hooks(add: Any, hook: str) -> Any:
 
 def register_step_hook(optimizers: Any, name: str) -> Any:
     """Call a hook after each step of all optimizers."""
+    _steps.append(_register_step(_bound("after_step")))
+    return optimizers
+
+
+def _register_step(hook: Callable[..., None]) -> Any:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    register_optimizer_step_post_hook(_watch().after_step)
-    return optimizers
+    return register_optimizer_step_post_hook(hook)
 
 
 def note_optimizer(original: Any, name: str) -> Any:
     """Call a hook with each new optimizer."""
-    watch = _watch()
-    return after(lambda optimizer, *_, **__: watch.made(optimizer))(original, name)
+    return after(_bound("made"))(original, name)
 
 
 def register_module_hooks(hooks_of_all: Any, name: str) -> Any:
@@ -159,7 +209,7 @@ def wait_for_peers(original: Any, name: str) -> Any:
 
 def backward(original: Any, name: str) -> Any:
     """Call a hook before each backward pass."""
-    hook = LibraryHook(name, _watch().backward)
+    hook = LibraryHook(name, _bound("backward"))
 
     @wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *given: Any, **named: Any) -> Any:
@@ -175,7 +225,7 @@ def backward(original: Any, name: str) -> Any:
 
 def scale(original: Any, name: str) -> Any:
     """Call a hook with each loss that a gradient scaler scales, and the product."""
-    hook = LibraryHook(name, _watch().scaled)
+    hook = LibraryHook(name, _bound("scaled"))
 
     @wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
@@ -188,12 +238,11 @@ def scale(original: Any, name: str) -> Any:
 
 def scaler_step(original: Any, name: str) -> Any:
     """Call a hook after each step of a gradient scaler."""
-    watch = _watch()
-    hook = LibraryHook(name, watch.scaler_stepped)
+    hook = LibraryHook(name, _bound("scaler_stepped"))
 
     @wraps(original)
     def step(self: Any, optimizer: Any, *given: Any, **named: Any) -> Any:
-        before = watch.scaler_begins()
+        before = _watch().scaler_begins()
         result = original(self, optimizer, *given, **named)
         hook(before, optimizer)
         return result
@@ -205,10 +254,10 @@ def save(original: Any, name: str) -> Any:
     """Call a hook after each call of `torch.save`."""
     import torch
 
-    saved_files, watch = SavedFiles(), _watch()
+    saved_files = SavedFiles()
 
     def saved(obj: Any, f: Any, *_: Any, **__: Any) -> None:
-        if not watch.is_paused:
+        if not _watch().is_paused:
             saved_files.report(f)
 
     replaced = after(saved)(original, name)
@@ -234,12 +283,11 @@ def start_workers(original: Any, _: str) -> Any:
 
 def next_batch(original: Any, name: str) -> Any:
     """Call hooks before and after each wait for a batch."""
-    watch = _watch()
     begins, ends = (
-        LibraryHook("torch: begin of a wait for data", watch.waits),
-        LibraryHook("torch: batch", watch.waited),
+        LibraryHook("torch: begin of a wait for data", _bound("waits")),
+        LibraryHook("torch: batch", _bound("waited")),
     )
-    fails, notes = LibraryHook("torch: end of the data", watch.ran_out), False
+    fails, notes = LibraryHook("torch: end of the data", _bound("ran_out")), False
 
     @wraps(original)
     def next_batch(self: Any) -> Any:

@@ -9,7 +9,6 @@ A process may train several times, one after the other: each is a run, named as 
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import contextmanager
 from time import monotonic_ns
@@ -82,7 +81,6 @@ class AutoRun:
         self._is_tracker_over = False
         self._muted = 0
         self.direct: Direct | None = None
-        os.register_at_fork(after_in_child=self._forked)
 
     @property
     def queue(self) -> RowQueue | None:
@@ -182,6 +180,8 @@ class AutoRun:
             return
         if not self._tracked.issuperset(numbers):
             self._tracked.update(numbers)
+            if self._first is not None and any(key.rpartition("/")[2] == "lr" for key in numbers):
+                self._tracked.add("learning_rate")  # the same from its first step on
             self.direct = None
         queue.push_found(numbers, step, aside=queue.is_led or not self._is_counted_by_tracker(step))
 
@@ -314,7 +314,7 @@ class AutoRun:
             self._counts_steps = "tracker"
         return self._counts_steps == "tracker"
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """Begin anew in a forked child, whose parent keeps its run."""
         self._queue, self._is_own, self._opens, self._muted, self.direct = None, False, True, 0, None
         self._first, self._next, self._base, self._count = None, None, "", 0

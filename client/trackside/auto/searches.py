@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
+from itertools import count
 from os import register_at_fork
-from threading import Lock
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 
-from trackside.auto.hooks import LibraryHook, auto_run
+from trackside.auto.hooks import LibraryHook, auto_run, failures, runs
 from trackside.environment.config import as_mapping, plain
 
 if TYPE_CHECKING:
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
 
 
 _under_way = Lock()
-"""Held by the outermost trial."""
+"""Held by the outermost trial, or by a search whose trials run in threads."""
+
+_numbers = count()  # of trials in threads
 
 
 def _forget_trial() -> None:
     """Begin anew in a process that was forked by a trial."""
     global _under_way  # noqa: PLW0603  a lock of the parent is never released here
     _under_way = Lock()
+    runs.clear()
 
 
 register_at_fork(after_in_child=_forget_trial)
@@ -41,27 +45,37 @@ class Search:
         self._ends = LibraryHook(f"{name}: end", self._end)
 
     @contextmanager
-    def trial(self, suffix: str, config: Callable[[], Mapping[str, Any]], tag: str = "") -> Iterator[dict[str, Any]]:
-        """Make what is found meanwhile a run of its own, if anything is; trials within it, or in other threads, share that run.
+    def trial(
+        self, suffix: str, config: Callable[[], Mapping[str, Any]], tag: str = "", *, beside: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Make what is found meanwhile a run of its own, if anything is; trials within it share that run.
 
         Args:
             suffix: What follows the name of the first run; empty for a number.
             config: Returns its configuration, which is read at the begin and at the end.
             tag: A word that all runs of the search have.
+            beside: Other trials run at the same time, in other threads.
 
         Yields:
             Results of the run, to be filled in.
         """
         results: dict[str, Any] = {}
-        if not _under_way.acquire(blocking=False):
-            yield results
-            return
-        try:
-            self._begins(suffix, config, tag)
-            yield results
-        finally:
-            self._ends(config, results)
-            _under_way.release()
+        with _of_thread() if beside else _outermost() as has_run:
+            if has_run:
+                self._begins(suffix, config, tag)
+            try:
+                yield results
+            finally:
+                if has_run:
+                    self._ends(config, results)
+
+    @contextmanager
+    def threads(self) -> Iterator[bool]:
+        """End the run before trials in threads; yield False if they belong to another trial."""
+        with _outermost() as is_outermost:
+            if is_outermost:
+                self._begins("", dict, "")
+            yield is_outermost
 
     @staticmethod
     def _begin(suffix: str, config: Callable[[], Mapping[str, Any]], tag: str) -> None:
@@ -76,25 +90,57 @@ class Search:
         run.begin_next(config={})
 
 
+@contextmanager
+def _outermost() -> Iterator[bool]:
+    lock = _under_way  # which a forked child replaces
+    is_outermost = lock.acquire(blocking=False)
+    try:
+        yield is_outermost
+    finally:
+        if is_outermost:
+            lock.release()
+
+
+@contextmanager
+def _of_thread() -> Iterator[bool]:
+    """Let this thread have runs of its own meanwhile; yield False if this process has had too many."""
+    from trackside.auto.pytorch import own_watch
+    from trackside.auto.run import RUNS, AutoRun
+    from trackside.default_run import own_default
+
+    if next(_numbers) >= RUNS:
+        yield False
+        return
+    with own_default(), own_watch():
+        runs[get_ident()] = AutoRun(failures)
+        try:
+            yield True
+        finally:
+            runs.pop(get_ident(), None)
+
+
 def _read(config: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     found = plain(as_mapping(config()))
     return found if isinstance(found, Mapping) else {}
 
 
 def optimize(original: Any, hook: str) -> Any:
-    """Make each trial of `optuna.Study.optimize` a run; those of several threads share one."""
+    """Make each trial of `optuna.Study.optimize` a run."""
     search = Search(hook)
 
     @wraps(original)
     def optimize(self: Any, func: Any, *given: Any, **named: Any) -> Any:
+        jobs = given[2] if len(given) > 2 else named.get("n_jobs", 1)
+
         def objective(trial: Any) -> Any:
-            with search.trial(f"trial-{trial.number}", lambda: trial.params, self.study_name) as results:
+            name = f"trial-{trial.number}"
+            with search.trial(name, lambda: trial.params, self.study_name, beside=jobs != 1) as results:
                 value = func(trial)
                 results["value" if isinstance(value, float | int) else "values"] = value
             return value
 
-        jobs = given[2] if len(given) > 2 else named.get("n_jobs", 1)
-        return original(self, objective if jobs == 1 else func, *given, **named)
+        with nullcontext(True) if jobs == 1 else search.threads() as has_runs:
+            return original(self, objective if has_runs else func, *given, **named)
 
     return optimize
 

@@ -24,7 +24,6 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import LibraryHook, auto_run
-from trackside.auto.models import Models
 from trackside.auto.succession import Succession
 from trackside.drawn_batches import EARLY, BatchFollower
 from trackside.limits import ROWS_WAITING
@@ -37,6 +36,7 @@ from trackside.totals.phases import WAITED, WAITS, PhaseMark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside.auto.models import Models
     from trackside.auto.run import AutoRun
     from trackside.auto.stages import AutoStages
     from trackside.row_queue import RowQueue
@@ -52,11 +52,12 @@ _EVALUATED = PhaseMark(enters=False, phase="eval", automatic=True)
 
 
 class TrainingWatch:
-    """The training of this process. One thread trains; others may call this at the cost of wrong values.
+    """The training of this process, or of a thread. One thread trains; others may call this at the cost of wrong values.
 
     Args:
         is_compiling: Returns whether PyTorch compiles the caller, so that nothing may be done.
         records_gradients: Returns whether gradients are recorded; evaluations turn that off.
+        models: The modules of this process.
 
     Attributes:
         models: The modules whose stages can be timed.
@@ -74,8 +75,8 @@ class TrainingWatch:
         *("_usual_run", "_workers", "_workers_due", "models", "stages"),
     )
 
-    def __init__(self, is_compiling: Callable[[], bool], records_gradients: Callable[[], bool]) -> None:
-        self.models = Models()
+    def __init__(self, is_compiling: Callable[[], bool], records_gradients: Callable[[], bool], models: Models) -> None:
+        self.models = models
         self.stages: AutoStages | None = None
         self._times = LibraryHook("torch: stages of a step", self._time)
         self._stepped = LibraryHook("torch: optim.Optimizer", self.stepped)
@@ -244,7 +245,7 @@ class TrainingWatch:
         self._usual_run = None if self._is_waiting or self._others_stepped else self._run()
         self._usual_optimizer = id(optimizer)
 
-    def made(self, optimizer: Any) -> None:
+    def made(self, optimizer: Any, *_: Any, **__: Any) -> None:
         """Note a new optimizer."""
         self._succession.made(optimizer, self._steps)
 
@@ -349,8 +350,8 @@ class TrainingWatch:
             else:
                 self.stages.wait_ends()
 
-    def forked(self) -> None:
-        """Begin anew in a forked child: nothing sends the rows of its parent's run there."""
+    def begin_anew(self) -> None:
+        """Begin anew, as in a forked child: nothing sends the rows of its parent's run there."""
         self._rows, self._usual_run, self._losses, self._is_evaluating = None, None, 0, False
         self._early.clear()
         self.stages = self._queue = None

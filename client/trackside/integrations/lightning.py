@@ -455,5 +455,5 @@ def _directories(trainer: Any) -> list[Any]:
 
 
 for _package in ("lightning.pytorch", "pytorch_lightning"):
-    if _package in sys.modules:
-        resume_by(sys.modules[_package].Trainer, "fit", "ckpt_path", _directories)
+    if (_trainer := sys.modules.get(f"{_package}.trainer.trainer")) is not None:  # --auto imports this before the rest
+        resume_by(_trainer.Trainer, "fit", "ckpt_path", _directories)

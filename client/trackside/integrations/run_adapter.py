@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from functools import wraps
 from pathlib import Path
+from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,6 +76,7 @@ class RunAdapter:
         self._resumed = ""
         self._evaluation: Phase | None = None
         self._rests_again = False
+        self._rests_in = 0  # a thread: others may train beside it
 
     @property
     def model(self) -> Any:
@@ -104,7 +106,7 @@ class RunAdapter:
         for resting in _resting[:]:
             if resting is self:
                 self._wake()
-            else:
+            elif resting._rests_in == get_ident():  # noqa: SLF001  another adapter
                 resting.end()
         replaced = run is not None and not self._is_own and not run.is_open and open_run() is not None
         if run is None or self._is_over or replaced:
@@ -178,6 +180,7 @@ class RunAdapter:
             self.end()
         elif self._is_own and self._run is not None and self not in _resting:
             _resting.append(self)
+            self._rests_in = get_ident()
             self._run.phase(AFTER_TRAINING).__enter__()
 
     def _wake(self) -> None:

@@ -6,6 +6,7 @@ Importing this module also registers ``report_to="trackside"`` with Transformers
 from __future__ import annotations
 
 import inspect
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer, TrainerCallback
@@ -49,10 +50,12 @@ class TracksideCallback(TrainerCallback):
     Attributes:
         is_carried: Checkpoints carry the run, so that a resume continues it.
         yields: Another of these in the same Trainer pushes instead.
+        adapter_kind: Opens the run.
     """
 
     is_carried = True
     yields = False
+    adapter_kind = RunAdapter
 
     def __init__(
         self,
@@ -81,10 +84,10 @@ class TracksideCallback(TrainerCallback):
         trainer = _trainer()
         if trainer is not None and _first(trainer) is not self:  # registered by report_to and by callbacks
             return
-        while _training:  # the last training ended by an exception
-            _training.pop().end(status="failed")
+        if (last := _training.pop(get_ident(), None)) is not None:  # it ended by an exception
+            last.end(status="failed")
         total = state.max_steps if state.max_steps > 0 else None
-        self._adapter = RunAdapter(
+        self._adapter = self.adapter_kind(
             _name(args, state), {"config": _config(args, model), "total_steps": total, "profile": self._profile}
         )
         carried = state.stateful_callbacks  # saved with the state: of a resumed checkpoint it has the checkpoint's run
@@ -95,7 +98,7 @@ class TracksideCallback(TrainerCallback):
             return
         if self.is_carried:
             carried["trackside"] = self._adapter.state()
-        _training.append(self._adapter)
+        _training[get_ident()] = self._adapter
         self._run, self._pushed = run, {}
         # Trainer's own count can exclude padding.
         counts = getattr(args, "include_num_input_tokens_seen", "no") not in {"no", False}
@@ -185,7 +188,7 @@ class TracksideCallback(TrainerCallback):
         """End the training; later evaluations and checkpoints belong to the run, which ends with the process."""
         if self._adapter is None or self._run is None:
             return
-        _training.clear()
+        _training.pop(get_ident(), None)
         if state.is_hyper_param_search:
             self._adapter.end()
         else:
@@ -267,8 +270,8 @@ def _is_series(key: str) -> bool:
     return key not in _NO_SERIES and not key.endswith(_NO_SERIES_ENDS)
 
 
-_training: list[RunAdapter] = []
-"""The run of a training that has begun and has not ended."""
+_training: dict[int, RunAdapter] = {}
+"""The run of a training that has begun and has not ended, by thread."""
 
 INTEGRATION_TO_CALLBACK.setdefault("trackside", TracksideCallback)
 

@@ -1,23 +1,23 @@
 """Bound messages of agents, and fit an answer into the bytes that an agent should have to read."""
 
 import json
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
 MESSAGE_BYTES = 1 << 20  # longest message of an agent
-ANSWER_BYTES = 8000
-SPARE_BYTES = 200  # for the message around an answer
+ANSWER_BYTES = 4500  # about 1,500 tokens
 
 
-def fitted(answer: dict[str, Any], most: int = ANSWER_BYTES - SPARE_BYTES) -> str:
-    """Return an answer as JSON of at most *most* bytes, quotes escaped once more.
+def fitted(answer: dict[str, Any], most: int = ANSWER_BYTES) -> str:
+    """Return an answer as JSON of at most *most* bytes.
 
     Where it is longer, the longest lists lose entries at their ends, and ``left_out`` has their numbers by name.
     """
     answer = _short(answer)
     left_out: dict[str, int] = {}
     text = _dump(answer, left_out)
-    while len(json.dumps(text)) > most:
+    while len(text) > most:
         place = max(_lists(answer, ""), key=lambda found: len(json.dumps(found[1])), default=None)
         if place is None:
             return _dump({"error": "the answer is too long; ask for less"}, {})
@@ -29,9 +29,20 @@ def fitted(answer: dict[str, Any], most: int = ANSWER_BYTES - SPARE_BYTES) -> st
     return text
 
 
-def fits(answer: dict[str, Any], most: int = ANSWER_BYTES - SPARE_BYTES) -> bool:
+def fits(answer: dict[str, Any]) -> bool:
     """Return whether nothing of an answer has to be left out."""
-    return len(json.dumps(_dump(_short(answer), {}))) <= most
+    return len(_dump(_short(answer), {})) <= ANSWER_BYTES
+
+
+def page(name: str, entries: Sequence[Any], offset: int, limit: int, **rest: Any) -> dict[str, Any]:
+    """Return an answer with the entries from an offset on that fit, and in ``next`` the offset of those that follow."""
+    shown = list(entries[offset : offset + limit])
+    while True:
+        end = offset + len(shown)
+        answer = {**rest, name: shown, **({"next": end} if end < len(entries) else {})}
+        if len(shown) < 2 or fits(answer):
+            return answer
+        del shown[len(shown) * 7 // 8 :]
 
 
 def _dump(answer: dict[str, Any], left_out: dict[str, int]) -> str:

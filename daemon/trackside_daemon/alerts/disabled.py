@@ -5,28 +5,29 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trackside_daemon.config.near import near_name
 from trackside_daemon.model.text import matches_wildcards
+from trackside_daemon.model.troubles import PREFIX
 
 
 class DisabledAlerts:
     """Alerts of ``alerts.off``.
 
     Args:
-        names: ``NAME``, or ``NAME@PATTERN`` to turn the alert off only for runs whose name matches, with ``*`` and ``?``.
+        names: ``NAME``, with or without the prefix that it has in Prometheus, or ``NAME@PATTERN`` to turn the alert off only for runs whose name matches, with ``*`` and ``?``.
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._patterns: dict[str, list[str]] = {}
         for entry in names:
             name, _, pattern = entry.partition("@")
-            self._patterns.setdefault(name, []).append(pattern)
+            self._patterns.setdefault(name.removeprefix(PREFIX), []).append(pattern)
 
     def patterns(self, alert: str) -> tuple[str, ...]:
         """Return the patterns of the runs for which an alert is off; an empty pattern means all runs."""
-        return tuple(self._patterns.get(alert, ()))
+        return tuple(self._patterns.get(alert.removeprefix(PREFIX), ()))
 
     def contains(self, alert: str, labels: Mapping[str, str]) -> bool:
         """Return True if an alert with these labels is off."""
-        patterns = self._patterns.get(alert)
+        patterns = self._patterns.get(alert.removeprefix(PREFIX))
         if patterns is None:
             return False
         run = labels.get("run", "")
@@ -35,8 +36,9 @@ class DisabledAlerts:
 
 def unknown_names(names: Sequence[str], alerts: Collection[str]) -> Iterator[str]:
     """Yield a warning for each entry of *names* that turns nothing off because it is none of the *alerts*."""
+    known = {alert.removeprefix(PREFIX) for alert in alerts}
     for name in dict.fromkeys(entry.partition("@")[0] for entry in names):
-        if name in alerts:
+        if name.removeprefix(PREFIX) in known:
             continue
         yield f"alerts.off: {unknown_name(name, alerts)}"
 

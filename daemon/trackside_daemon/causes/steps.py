@@ -1,8 +1,8 @@
 """Waits of a step: for data, checkpoints, evaluations, the exchange with other ranks, and the slowest of these."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
-from math import ceil, inf, isfinite, sqrt
+from math import ceil, inf, isfinite, nan, sqrt
 from statistics import median
 
 from trackside.totals.loader_workers import READY, TRANSFORM, TRANSFORM_CPU, WORKERS
@@ -13,7 +13,7 @@ from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.summary import summary
 from trackside_daemon.model.families import cgroup, host, training
 from trackside_daemon.model.text import counted, duration, number, shown
-from trackside_daemon.model.time_ledger import excess, own_times, slow_from
+from trackside_daemon.model.time_ledger import excess, lower_median, own_times, slow_from
 from trackside_daemon.model.troubles import TROUBLES
 
 
@@ -50,15 +50,10 @@ def _data(kind: Kind, time: LostTime) -> Iterator[Cause]:
 
 def _workers(time: LostTime, advice: str, rank: int | None = None) -> tuple[tuple[Evidence, ...], str]:
     """Return what the loaders' workers of a rank did, of the lowest one without it, and what to try."""
-    keys = (WORKERS, READY, TRANSFORM, TRANSFORM_CPU)
-    means: dict[str, float] = {}
-    ranks = None if rank is None else [rank]
-    for series in reader.series(time.connection, time.facts.run["id"], keys, ranks, tails=time.tails):
-        mean = summary(time.connection, series.series, series.tail)["mean"]
-        means[series.series.key] = float(mean)  # of the last attempt
-    if not means.keys() >= set(keys) or not all(map(isfinite, means.values())):
+    means = _loaders(time, None if rank is None else [rank])
+    if not means:
         return (), advice
-    workers, ready, wall, cpu = (means[key] for key in keys)
+    workers, ready, wall, cpu = means[min(means) if rank is None else rank]
     ledger = time.whole if rank is None else time.by_rank.get(rank, time.whole)
     spent = sum(seconds for account, seconds in ledger.items() if account not in PAUSED)
     # The workers are as fast as the training gets batches; without its waits it would need them faster by as much.
@@ -74,6 +69,25 @@ def _workers(time: LostTime, advice: str, rank: int | None = None) -> tuple[tupl
     if needed <= fit:
         return (evidence,), f"{text}: {needed} would do; {advice}"
     return (evidence,), f"{text}: {needed} would do, on more CPUs than there are; make the transforms cheaper; {advice}"
+
+
+def _loaders(time: LostTime, ranks: Collection[int] | None) -> dict[int, list[float]]:
+    """Return by rank the means of its loaders in the last attempt: workers, batches ready, seconds and CPU seconds of a batch.
+
+    For *ranks* see `reader.series`.
+    """
+    keys, means = (WORKERS, READY, TRANSFORM, TRANSFORM_CPU), dict[int, dict[str, float]]()
+    for series in reader.series(time.connection, time.facts.run["id"], keys, ranks, tails=time.tails):
+        mean = summary(time.connection, series.series, series.tail)["mean"]
+        means.setdefault(series.rank or 0, {})[series.series.key] = float(mean)
+    found = {number: [of.get(key, nan) for key in keys] for number, of in means.items()}
+    return {number: of for number, of in found.items() if all(map(isfinite, of))}
+
+
+def _waits_in_turn(time: LostTime, slowest: int) -> bool:
+    """Return whether the loaders of all ranks are as slow: while one waits for the slowest rank, its own batch gets ready."""
+    each = {number: of[2] / of[0] for number, of in _loaders(time, ()).items() if of[0]}
+    return slowest in each and len(each) > 1 and each[slowest] < SLOW_LOADER * lower_median(each.values())
 
 
 def cadence(facts: Facts) -> Iterator[Evidence]:
@@ -188,6 +202,7 @@ ADVICE = {
 }
 """What to try, by the phase in which a rank is slow."""
 
+SLOW_LOADER = 1.3  # times the median rank's seconds a batch from which a rank's loader alone is slow
 SLOW_NODE = 1.3  # times the own time of the other nodes' median rank from which all ranks of a node make it slow
 
 
@@ -209,6 +224,9 @@ def _straggler(kind: Kind, time: LostTime) -> Iterator[Cause]:
             yield kind.found(time, lost, account)
             continue
         most = excess(phases, last.index(slowest))
+        if most.phase == "data" and _waits_in_turn(time, slowest.rank):
+            time.left["data"] = time.left.get("data", 0.0) + waited
+            continue
         if most.phase == "data":  # what the others wait for is no second loss
             time.draw((most.seconds - most.usual) / len(last), "data", least=0.0)
         node = shown(slowest.host)

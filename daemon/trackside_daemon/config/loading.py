@@ -1,6 +1,6 @@
 """Loading of a configuration: flags over ``TRACKSIDE_*`` variables over a YAML file.
 
-Each error is one line. It names the setting as the user wrote it, the value, and what to write instead.
+Errors are one line. Each names the setting as the user wrote it, the value, and what to write instead.
 """
 
 import logging
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.config.names import dotted, sections, setting, setting_paths
@@ -19,6 +20,7 @@ from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 
 PREFIX = "TRACKSIDE_"
+MOST_ERRORS = 5  # that are named at once
 # Variables of the client; if they are set for a whole job, the daemon's environment has them too.
 CLIENT_VARIABLES = frozenset(
     PREFIX + name
@@ -74,7 +76,8 @@ def load(model: type[AnySettings], file: Path | None = None, flags: Mapping[str,
     try:
         return model(**_merge(_merge(given.values, _environment(model)), given.flags))
     except ValidationError as error:
-        raise ConfigError(_explain(error, model, given)) from None
+        found = [_explain(problem, model, given) for problem in error.errors()[:MOST_ERRORS]]
+        raise ConfigError("; also: ".join(found)) from None
 
 
 def set_in(file: Path, paths: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -155,9 +158,8 @@ def _python_names(values: dict[Any, Any]) -> dict[str, Any]:
     return nested
 
 
-def _explain(error: ValidationError, model: type[Settings], given: _Given) -> str:
-    """Return the first error as one line."""
-    problem = error.errors()[0]
+def _explain(problem: ErrorDetails, model: type[Settings], given: _Given) -> str:
+    """Return an error as one line."""
     # pydantic adds the position in a list, which is no part of a setting's name.
     path = tuple(str(part) for part in problem["loc"] if not isinstance(part, int))
     origin = given.origin(path)

@@ -86,7 +86,7 @@ def _brief(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     comparison = diagnosis["comparison"]
     which = {"name": "the run before of this name"}.get(comparison["chosen"], comparison["chosen"])
     effects = [one for one in comparison["effects"] if one["ratio"] is not None and one["quantity"] != "step_time_p25"]
-    trends = list(run.trend_lines(diagnosis["trends"]))
+    trends = list(run.trend_lines(one for one in diagnosis["trends"] if one["low"] * one["high"] > 0))
     parts = (
         ("next time", 1, [f"{one['summary']}: {one['advice']}" for one in diagnosis["suggestions"]]),
         (

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-PREFIX = "Trackside"  # prefix of every alert name in Prometheus and Alertmanager, except that of the Watchdog
+PREFIX = "Trackside"  # prefix of every alert name in Prometheus and Alertmanager
 
 _CASE = re.compile(r"(?m)^(?:([a-z]+): )?")
 

@@ -68,6 +68,9 @@ class Series(_Curves, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(default=None, name="ranks")
     mean: Annotated[bool, Meta(description="true: also the mean of each point.")] = False
+    missing: Annotated[
+        Literal["error", "ignore"], Meta(description="ignore: leave out a key that no run has, instead of an error.")
+    ] = "error"
 
     def answer(self, history: History, live: Live) -> dict[str, Any]:
         """See `Question`."""
@@ -75,7 +78,7 @@ class Series(_Curves, frozen=True, kw_only=True):
 
         if self.is_stream:
             return super().answer(history, live)
-        window, series = self.window(), curves.find(history, self.run, self.key, self, band=bool(self.band))
+        window, series = self.window(), self._find(history)
         # All charts of a response are in memory at once, so many series share the limit.
         points = min(self.points, max(2, curves.MAX_BUCKETS // max(1, len(series))))
         charts = curves.read_charts(history, series, window, points, means=self.mean)
@@ -89,7 +92,13 @@ class Series(_Curves, frozen=True, kw_only=True):
 
         if self.band:
             raise InvalidError("ranks: must be band, with points above 0; rank=all returns each rank separately")
-        return curves.stream_series(history, curves.find(history, self.run, self.key, self), self.window())
+        return curves.stream_series(history, self._find(history), self.window())
+
+    def _find(self, history: History) -> list[RunSeries]:
+        from trackside_daemon.questions import curves
+
+        strict = self.missing == "error"
+        return curves.find(history, self.run, self.key, self, band=bool(self.band), strict=strict)
 
 
 class OneSeries(_Curves, frozen=True, kw_only=True):
@@ -123,7 +132,13 @@ class OneSeries(_Curves, frozen=True, kw_only=True):
 
         attempts = curves.find(history, [self.id], [self.key], self)
         if not attempts:
-            raise MissingError(f"key {self.key!r}: run {self.id!r} has no such key")
+            raise MissingError(f"key {self.key!r}: run {self.id!r} has no such key in this rank or attempt")
+        if names := {one.series.key for one in attempts} - {self.key}:
+            raise InvalidError(
+                f"key: {self.key!r} names {len(names)} series; use /api/v1/series, or one of {', '.join(sorted(names))}"[
+                    :1000
+                ]
+            )
         return attempts
 
 
@@ -226,7 +241,7 @@ class LayerMap(_LayerPart, frozen=True, kw_only=True):
 
         choices = layers.VALUES[self.kind or "weights"]
         if self.value and self.value not in choices:
-            raise InvalidError(f"value: must be one of {', '.join(choices)}, not {self.value[:SHOWN]!r}")
+            raise MissingError(f"value: must be one of {', '.join(choices)}, not {self.value[:SHOWN]!r}")
         window, found = self.layer_window(connection)
         values = layers.VALUES[window.kind]
         drawn = layers.heat_map(connection, window, self.value if self.value in values else values[0])

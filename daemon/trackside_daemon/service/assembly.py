@@ -180,7 +180,7 @@ class Parts:
             costs=self.costs,
         )
         self.runs = Runs(
-            PageLimits(**config.limits.model_dump(exclude={"worker_memory"})),
+            PageLimits(**config.limits.model_dump(exclude={"worker_memory", "profile"})),
             config.run.linger,
             liveness,
             self.history.last_attempt,

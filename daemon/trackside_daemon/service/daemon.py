@@ -266,6 +266,7 @@ class Daemon:
             parts.state,
             sources=[*(collector.name for collector in parts.collectors), *SOURCES],
             ready=self._status.is_ready,
+            profile=self._config.limits.profile,
             access=access,
             apis=[
                 DaemonApi(self._status.as_json, self._token, self._overview.disconnect, document),
@@ -295,7 +296,11 @@ class Daemon:
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
         return app.build(
-            token=self._token, hosts=hosts, public_read=web.public_read, any_host=not is_loopback(self._address)
+            token=self._token,
+            hosts=hosts,
+            public_read=web.public_read,
+            any_host=not is_loopback(self._address),
+            origins=web.cors_origins,
         )
 
     def _ordered(self) -> PartList:

@@ -8,7 +8,7 @@ from trackside_daemon.alerts.process_memory_leaks import ProcessLeaks
 from trackside_daemon.alerts.rank_restoring import PastRanks, RankRestoring
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
-from trackside_daemon.alerts.rules.fleet import fleet
+from trackside_daemon.alerts.rules.fleet import NAMES
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.settings import AlertsSection, key_roles
 from trackside_daemon.alerts.slow_collectives import CollectiveAlerts
@@ -38,7 +38,7 @@ def unknown_alerts(section: AlertsSection) -> list[str]:
 
 def alert_names(section: AlertsSection) -> set[str]:
     """Return the names of all alerts of the daemon, of the user's rules and of the rules for Prometheus."""
-    return {*DETECTED, *RULED, *(one.alert for one in fleet("trackside")), *(rule.alert for rule in section.rules)}
+    return {*DETECTED, *RULED, *NAMES, *(rule.alert for rule in section.rules)}
 
 
 # The most time of a start in which detectors learn. The other ranks follow while the daemon serves, except with a history that

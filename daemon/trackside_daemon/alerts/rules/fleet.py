@@ -1,12 +1,12 @@
 """Alerts about daemons and runs as a whole, which only Prometheus can raise: a daemon is down, a run has vanished."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from trackside_daemon.alerts.rules.query import BEGAN, Matcher
-from trackside_daemon.alerts.rules.recording import PLACE, attempts
-from trackside_daemon.model.families import alerts, daemon, nvml
+from trackside_daemon.alerts.rules.query import BEGAN, TARGETS, Matcher, Targets
+from trackside_daemon.alerts.rules.recording import attempts
+from trackside_daemon.model.families import alerts, daemon, host, nvml
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.troubles import PREFIX
 
 
 class FleetRule(NamedTuple):
@@ -17,121 +17,149 @@ class FleetRule(NamedTuple):
         expr: Its condition, in PromQL.
         lasting: Its ``for``; empty for none.
         fact: What is wrong, where and how much, as a template; the next steps follow it.
+        variant: Label that distinguishes rules for the same alert.
     """
 
     alert: str
     expr: str
     lasting: str
     fact: str
+    variant: str = ""
 
 
 ATTEMPTS = 3  # most attempts of a run in an hour that are normal, as with occasional preemption
 STARTS = 3  # most starts of a daemon in an hour that are normal, as with a rollout
 
-HERE = "The daemon at {{ $labels.instance }}"
+POD = "pod, container, endpoint"  # labels of a target that change when a pod is replaced, while the machine stays
+NODE_STATE = (
+    "node_state"  # label of a target whose node is drained, as deploy/slurm/file_sd.py sets it; only `up` keeps it
+)
+SAMPLE_LIMIT = 15_000  # sample_limit of each configuration in deploy/prometheus
 
 
-def fleet(job: str, places: Sequence[str] = PLACE) -> list[FleetRule]:
-    """Return all fleet rules.
+def fleet(job: str, targets: Targets = TARGETS) -> list[FleetRule]:
+    """Return all fleet rules; *job* is the value of the label ``job`` of the daemons' targets."""
+    chosen = Matcher("job", job).promql()
+    return [
+        *_gone(chosen, targets),
+        *_runs(targets),
+        *_failing(chosen, targets),
+        *_losing(targets),
+        *_near_limits(chosen, targets),
+    ]
 
-    Args:
-        job: Value of the label ``job`` of the scrape's targets.
-        places: Labels that differ between the machines of one run.
-    """
-    chosen, place = Matcher("job", job).promql(), ", ".join(places)
-    return [*_gone(chosen), *_runs(place), *_failing(chosen), *_losing()]
+
+def _here(targets: Targets) -> str:
+    return f"The daemon at {{{{ $labels.instance }}}}{targets.text()}"
 
 
-def _gone(chosen: str) -> list[FleetRule]:
-    many = f"""\
-  count by (job) (up{{{chosen}}} == 0) / count by (job) (up{{{chosen}}}) >= 0.1
-and on (job)
-  count by (job) (up{{{chosen}}} == 0) >= 3"""
+def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
+    cluster, place = targets.of_cluster("job"), targets.text()
+    # A rolling update stops a tenth of the daemons at a time, each for less than this, and replaces their pods.
+    kept = f'{chosen}, {NODE_STATE}=""'
+    down = f"(max without ({POD}) (max_over_time(up{{{kept}}}[3m])) == bool 0)"
+    many = f"  avg by ({cluster}) {down} >= 0.2\nand on ({cluster})\n  sum by ({cluster}) {down} >= 3"
+    flapping = f"  changes(up{{{chosen}}}[15m]) >= 4\nand\n  avg_over_time(up{{{chosen}}}[15m]) < 0.9"
+    earlier = " or ".join(f"up{{{chosen}}} offset {age}" for age in ("1h", "1d"))
+    none = f"  absent(up{{{chosen}}})\nor\n  group by ({cluster}) ({earlier}) unless on ({cluster}) up{{{chosen}}}"
     return [
         FleetRule(
             "TracksideSidecarDown",
             f"up{{{chosen}}} == 0",
             "5m",
-            "{{ $labels.instance }} of job {{ $labels.job }} has not answered for 5 minutes: the node, the daemon or the "
+            f"{{{{ $labels.instance }}}}{place} of job {{{{ $labels.job }}}} has not answered for 5 minutes: the node, the daemon or the "
             "network is down. The daemon's last alerts stay active for 20 minutes, then they end.",
         ),
         FleetRule(
-            "TracksideNoTargets",
-            f"absent(up{{{chosen}}})",
-            "15m",
-            "There is no target of job {{ $labels.job }}.",
+            "TracksideSidecarDown",
+            flapping,
+            "",
+            f"{{{{ $labels.instance }}}}{place} of job {{{{ $labels.job }}}} changed {{{{ $value }}}} times between answering "
+            "and not answering in 15 minutes.",
+            "flapping",
+        ),
+        FleetRule(
+            "TracksideNodeDrained",
+            f'  up{{{chosen}, {NODE_STATE}!=""}}\nor\n'
+            '  label_replace(kube_node_spec_unschedulable == 1, "instance", "$1", "node", "(.+)")',
+            "",
+            f"{{{{ $labels.instance }}}}{place} is drained or cordoned: nobody is notified of its alerts, but for those of runs.",
+        ),
+        FleetRule(
+            "TracksideNoTargets", none, "15m", f"There is no target of job {{{{ $labels.job }}}}{targets.text()}."
         ),
         FleetRule(
             "TracksideSidecarsDown",
             many,
-            "5m",
-            "{{ $value | humanizePercentage }} of the daemons of job {{ $labels.job }} have not answered for 5 minutes. Nothing "
-            "monitors those machines.",
+            "2m",
+            f"{{{{ $value | humanizePercentage }}}} of the daemons of job {{{{ $labels.job }}}}{place} have not answered for "
+            "5 minutes. Nothing monitors those machines.",
         ),
     ]
 
 
-def _runs(place: str) -> list[FleetRule]:
+def _runs(targets: Targets) -> list[FleetRule]:
     # A daemon that is up again reports how its runs ended, so its own series are left out.
     vanished = f"""\
-  max without ({place}, state) (
+  max without ({targets.place}, state) (
       last_over_time({f.STATE.name}{{state=~"starting|running|stalled"}}[1h]) == 1
-    unless on (job, instance)
+    unless on ({targets.of_site("job", "instance")})
       up == 1
   )
-unless on (run)
+unless on ({targets.of_site("run")})
   {f.STATE.name}"""
     return [
         FleetRule(
             "TracksideRunVanished",
             vanished,
             "10m",
-            "Run {{ $labels.run }} was alive, no daemon has shown it for 10 minutes, and no daemon saw it end. Its nodes, or the "
+            f"Run {{{{ $labels.run }}}}{targets.text('namespace')} was alive, no daemon has shown it for 10 minutes, and no daemon saw it end. Its nodes, or the "
             "daemons on them, are gone.",
         ),
         FleetRule(
             "TracksideRunRestarting",
-            f"{attempts(place, '1h')} > {ATTEMPTS}",
+            f"{attempts(targets.place, '1h')} > {ATTEMPTS}",
             "",
-            "Run {{ $labels.run }} had {{ $value | humanize }} attempts in an hour, and each restart loses the steps since the "
+            f"Run {{{{ $labels.run }}}}{targets.text('namespace')} had {{{{ $value | humanize }}}} attempts in an hour, and each restart loses the steps since the "
             "last checkpoint.",
         ),
     ]
 
 
-def _failing(chosen: str) -> list[FleetRule]:
+def _failing(chosen: str, targets: Targets) -> list[FleetRule]:
+    here = _here(targets)
     return [
         FleetRule(
             "TracksideSidecarRestarting",
             f"changes({BEGAN}{{{chosen}}}[1h]) > {STARTS}",
             "",
-            f"{HERE} was started {{{{ $value | humanize }}}} times in an hour. Each restart loses a part of what the "
+            f"{here} was started {{{{ $value | humanize }}}} times in an hour. Each restart loses a part of what the "
             "detectors have learned.",
         ),
         FleetRule(
             "TracksideConfigReloadFailed",
             f"{daemon.RELOADED.name} == 0",
             "5m",
-            f"{HERE} keeps its previous configuration.",
+            f"{here} keeps its previous configuration.",
         ),
         FleetRule(
             "TracksideCollectorFailing",
-            f"  {daemon.COLLECTOR_SUCCESS.name} == 0\nand on (job, instance, collector)\n"
+            f"  {daemon.COLLECTOR_SUCCESS.name} == 0\nand on ({targets.of_machine('collector')})\n"
             f"  {daemon.COLLECTOR_LAST_SUCCESS.name}",
             "10m",
-            f"{HERE} has no values from its collector {{{{ $labels.collector }}}}.",
+            f"{here} has no values from its collector {{{{ $labels.collector }}}}.",
         ),
         FleetRule(
             "TracksideNvmlStuck",
             f"{nvml.STUCK.name} == 1",
             "5m",
-            f"{HERE} has no values of its GPUs, because a call to the driver hangs.",
+            f"{here} has no values of its GPUs, because a call to the driver hangs.",
         ),
     ]
 
 
-def _losing() -> list[FleetRule]:
-    more, minutes = "{{ $value | humanize }}", "in 15 minutes"
+def _losing(targets: Targets) -> list[FleetRule]:
+    here, more, minutes = _here(targets), "{{ $value | humanize }}", "in 15 minutes"
     counted = (
         (
             "SamplesLost",
@@ -157,10 +185,43 @@ def _losing() -> list[FleetRule]:
         ),
     )
     return [
-        FleetRule(f"Trackside{alert}", f"increase({family.name}[15m]) > 0", "", f"{HERE} {fact}.")
+        FleetRule(f"Trackside{alert}", f"increase({family.name}[15m]) > 0", "", f"{here} {fact}.")
         for alert, family, fact in counted
     ]
 
 
-# Names of all alerts of this module, and of the Watchdog.
-NAMES = frozenset({*(rule.alert for rule in fleet("")), "Watchdog"})
+def _near_limits(chosen: str, targets: Targets) -> list[FleetRule]:
+    here, cluster = _here(targets), targets.of_cluster("job")
+    versions = f"count by ({targets.of_cluster('job', 'version')}) ({daemon.BUILD_INFO.name})"
+    return [
+        FleetRule(
+            "TracksidePageNearLimit",
+            f"scrape_samples_scraped{{{chosen}}} > {0.8 * SAMPLE_LIMIT:.0f}",
+            "15m",
+            f"{here} has {{{{ $value | humanize }}}} series on its page. At {SAMPLE_LIMIT:,}, Prometheus rejects all of them.",
+        ),
+        FleetRule(
+            "TracksideClockWrong",
+            f"{host.TIME_SYNCHRONIZED.name} == 0",
+            "15m",
+            f"The clock of {{{{ $labels.instance }}}}{targets.text()} is not synchronized.",
+        ),
+        FleetRule(
+            "TracksideVersionsDiffer",
+            f"count by ({cluster}) ({versions}) > 1",
+            "2h",
+            f"The daemons of job {{{{ $labels.job }}}}{targets.text()} have {{{{ $value }}}} versions, for 2 hours already.",
+        ),
+        FleetRule(
+            "TracksideHistoryFull",
+            f"{daemon.HISTORY_EXCESS.name} > 0",
+            "1h",
+            f"{here} keeps {{{{ $value | humanize1024 }}}}B more than its limit, for runs that are live or pinned.",
+        ),
+    ]
+
+
+WATCHDOG = f"{PREFIX}Watchdog"
+
+# Names of all alerts of this module, and of the one that always fires.
+NAMES = frozenset({*(rule.alert for rule in fleet("")), WATCHDOG})

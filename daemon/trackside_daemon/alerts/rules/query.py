@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trackside_daemon.model.metric import Metric
 
@@ -17,10 +17,53 @@ Function = Literal["value", "rate", "change", "mean", "predict"]
 Past = Literal["best", "start", "baseline"]
 Operator = Literal["=", "!=", "=~", "!~"]
 
-# Labels that Prometheus adds to all series of one daemon: only series of one daemon are joined, and daemons stay
-# separate. While a pod is replaced, two of them have the same instance. A missing label equals another missing one.
-MACHINE = ("job", "instance", "pod")
 
+class Targets(NamedTuple):
+    """Labels that Prometheus adds to all series of a daemon. A missing label equals another missing one.
+
+    Attributes:
+        clusters: Labels of the cluster; equal names of machines or runs in two clusters or namespaces stay two.
+        places: Labels that differ between the machines of one run, including those of a PodMonitor.
+    """
+
+    clusters: tuple[str, ...] = ("cluster",)
+    places: tuple[str, ...] = ("instance", "node", "pod")
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Labels within which the name of a machine or a run is unique."""
+        return (*self.clusters, "namespace")
+
+    @property
+    def place(self) -> str:
+        """Labels for ``without``, over all machines of a run."""
+        return ", ".join(self.places)
+
+    def of_machine(self, *labels: str) -> str:
+        """Return labels for ``on``: only series of one daemon are joined, and daemons stay separate.
+
+        While a pod is replaced, two of them have the same instance.
+        """
+        return ", ".join((*self.sites, "job", "instance", "pod", *labels))
+
+    def of_site(self, *labels: str) -> str:
+        """Return labels for ``on`` and ``by``: series of one site are joined or counted."""
+        return ", ".join((*self.sites, *labels))
+
+    def of_cluster(self, *labels: str) -> str:
+        """Return labels for ``on`` and ``by``: daemons of one cluster are counted."""
+        return ", ".join((*self.clusters, *labels))
+
+    def text(self, *labels: str) -> str:
+        """Return the template of an annotation that names the cluster and the other *labels*, where there are any."""
+        named = (*self.clusters, *labels)
+        return "".join(f"{{{{ with $labels.{label} }}}} in {{{{ . }}}}{{{{ end }}}}" for label in named)
+
+
+TARGETS = Targets()
+
+# Recorded `up` of the daemons: it also tells since when Prometheus has these rules, before which nothing is new to it.
+UP = "instance:trackside_up:last"
 BEGAN = "process_start_time_seconds"  # start of the daemon, in Unix seconds, as prometheus_client exports it
 
 
@@ -63,7 +106,7 @@ class Query:
             cannot express it.
         key: What is read of the baseline: a key, or the name of the family of steps for its steps per second.
         on: Labels that join *over*, *minus*, *only* and *unless*; none for one value for all series.
-        by: Labels to keep, with the most extreme of the series that share them; None for all labels.
+        by: Labels of the family to keep, with the most extreme of the series that share them; None for all labels.
         above: Keep only series with a greater value.
         below: Keep only series with a smaller value.
         only: Keep only series that have a partner in each of these.
@@ -98,23 +141,24 @@ class Query:
         """True for a counter, which only grows, and restarts at 0."""
         return self.metric.kind == "counter"
 
-    def promql(self) -> str:
-        """Return the query in PromQL; the bounds are left out if there are none."""
-        on = f"on ({listed(self.on)})"
-        text = self._windowed()
+    def promql(self, targets: Targets = TARGETS) -> str:
+        """Return the query in PromQL, which keeps all labels of its target; the bounds are left out if there are none."""
+        on = f"on ({targets.of_machine(*self.on)})"
+        text = self._windowed(targets)
         if self.over is not None:
-            text = f"{text} / {on} group_left () ({self.over.promql()} > 0)"
+            text = f"{text} / {on} group_left () ({self.over.promql(targets)} > 0)"
         if self.minus is not None:
-            text = f"({text} - {on} group_left () ({self.minus.promql()}))"
-        if self.by is not None:
+            text = f"({text} - {on} group_left () ({self.minus.promql(targets)}))"
+        dropped = [label for label in self.metric.labels if self.by is not None and label not in self.by]
+        if dropped:
             extreme = "min" if self.above is None and self.below is not None else "max"
-            text = f"{extreme} by ({listed(self.by)}) ({text})"
+            text = f"{extreme} without ({', '.join(dropped)}) ({text})"
         for sign, bound in ((">", self.above), ("<", self.below)):
             if bound is not None:
                 text = f"{text} {sign} {_number(bound)}"
         for word, others in (("and", self.only), ("unless", self.unless)):
             for other in others:
-                text = f"({text}) {word} {on} ({other.promql()})"
+                text = f"({text}) {word} {on} ({other.promql(targets)})"
         return text
 
     def widened(self, least: float) -> Query:
@@ -131,10 +175,11 @@ class Query:
 
     def selector(self) -> str:
         """Return the selector of the series in PromQL."""
+        name = positive(self.metric) if self.fresh else self.metric.name
         matchers = ", ".join(matcher.promql() for matcher in self.matchers)
-        return f"{self.metric.name}{{{matchers}}}" if matchers else self.metric.name
+        return f"{name}{{{matchers}}}" if matchers else name
 
-    def _windowed(self) -> str:
+    def _windowed(self, targets: Targets) -> str:
         series, window = self.selector(), duration(self.window)
         ranged, before = f"{series}[{window}]", f"{series} offset {window}"
         if self.function == "value":
@@ -149,14 +194,14 @@ class Query:
         if self.fresh:
             # increase() misses the first value of a series, so a series that appeared within the window counts with its
             # value.
-            seen = f"up offset {window} == 1 or time() - {BEGAN} < {_number(self.window)}"
-            return f"(({series} unless {before}) and on ({listed(())}) ({seen}) or increase({ranged}))"
+            seen = f"{UP} offset {window} == 1 or time() - {BEGAN} < {_number(self.window)}"
+            return f"(({series} unless {before}) and on ({targets.of_machine()}) ({seen}) or increase({ranged}))"
         return f"increase({ranged})" if self.is_counter else f"delta({ranged})"
 
 
-def listed(labels: tuple[str, ...]) -> str:
-    """Return label names for ``on`` and ``by``, with those of the machine."""
-    return ", ".join((*MACHINE, *labels))
+def positive(metric: Metric) -> str:
+    """Return the name of the recorded series of a counter that have grown beyond 0; Prometheus reads them much faster."""
+    return f"instance:{metric.family}:positive"
 
 
 def duration(seconds: float) -> str:

@@ -1,17 +1,15 @@
 """Recording rules: a run over all its nodes and ranks, so that a dashboard of a thousand ranks reads ten series."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-from trackside_daemon.alerts.rules.query import listed
+from trackside_daemon.alerts.rules.query import TARGETS, UP, Matcher, Targets, positive
 from trackside_daemon.model.families import derived, gpu
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC, SYNC_PHASES
 
 GPU = ("gpu", "uuid")
-# Labels that differ between the machines of one run, including those of a PodMonitor.
-PLACE = ("instance", "node", "pod")
-
 # Labels of trackside that identify runs, ranks and GPUs, within one machine or beyond.
 DISTINGUISHING_LABELS = ("job", "run", "run_id", "attempt", "rank", "phase", "key", "gpu", "uuid")
 
@@ -28,30 +26,38 @@ class RecordingRule(NamedTuple):
     expr: str
 
 
-def recording_rules(places: Sequence[str] = PLACE) -> list[RecordingRule]:
-    """Return the rules that Prometheus evaluates at every interval; a rule comes after those that it uses.
-
-    Args:
-        places: Labels that differ between the machines of one run.
-    """
-    place = ", ".join(places)
-    return [*_speed(place), *_phases(place), *_waits(place), *_norms(place), *_efficiency(place), *_gpus(place)]
+def recording_rules(targets: Targets = TARGETS) -> list[RecordingRule]:
+    """Return the rules that Prometheus evaluates at every interval; a rule comes after those that it uses."""
+    parts = (_speed, _phases, _waits, _norms, _efficiency, _gpus)
+    return [rule for part in parts for rule in part(targets)]
 
 
 def attempts(place: str, window: str) -> str:
     """Return an expression for the number of attempts of each run in a window."""
     # Labels of the info that may differ between ranks or attempts.
-    rest = "host, world_size, git_commit, framework, job_id, user"
+    rest = ", ".join(label for label in f.RUN_INFO.labels if label not in ("run", "run_id", "attempt"))
     return f"""\
 count without (attempt) (
   group without ({place}, {rest}) (last_over_time({f.RUN_INFO.name}[{window}]))
 )"""
 
 
-def daily_rules(places: Sequence[str] = PLACE) -> list[RecordingRule]:
+def daily_rules(targets: Targets = TARGETS) -> list[RecordingRule]:
     """Return the rules over a day, which Prometheus evaluates only every few minutes."""
-    expr = f"{attempts(', '.join(places), '1d')} - 1"
+    expr = f"{attempts(targets.place, '1d')} - 1"
     return [RecordingRule("run:trackside_training_restarts:count1d", expr)]
+
+
+def up_rule(job: str) -> RecordingRule:
+    """Return the rule for the daemons that answer."""
+    return RecordingRule(UP, f"up{{{Matcher('job', job).promql()}}}")
+
+
+def positive_rule(metric: Metric, targets: Targets) -> RecordingRule:
+    """Return the rule for the series of a counter that have grown beyond 0, and for 0 after a reset of these."""
+    name = positive(metric)
+    expr = f"  {metric.name} > 0\nor\n  0 * {name} and on ({targets.of_machine()}) {UP} == 1"
+    return RecordingRule(name, expr)
 
 
 def _per_second(increase: str) -> str:
@@ -59,15 +65,15 @@ def _per_second(increase: str) -> str:
     return f"  {increase}\n/\n  {SECONDS}"
 
 
-def _of_all_ranks(family: str, place: str, of: Callable[[str], str] = str) -> str:
+def _of_all_ranks(family: str, targets: Targets, of: Callable[[str], str] = str) -> str:
     """Return the sum over all ranks of a family, or *of* an expression with it.
 
     A daemon has only the sum, and the series of one rank, if a run has more ranks than `limits.ranks`.
     """
     total = f'{derived.RANK_STATISTIC.name}{{family="{family}", statistic="sum"}}'
     return f"""\
-sum without ({place}, rank, family, key, statistic) (
-    {of(family)} unless on (job, {place}, run) {total}
+sum without ({targets.place}, rank, family, key, statistic) (
+    {of(family)} unless on ({targets.of_site("job", *targets.places, "run")}) {total}
   or
     {of(total)}
 )"""
@@ -85,19 +91,19 @@ def _summed(family: str, labels: str) -> str:
     return f"sum without ({labels}) (rate({family}[{WINDOW}]))"
 
 
-def _speed(place: str) -> list[RecordingRule]:
+def _speed(targets: Targets) -> list[RecordingRule]:
     duration = f.STEP_DURATION.name
-    ranks = f"{place}, rank"
+    ranks = f"{targets.place}, rank"
     means = {
         level: f"  {_summed(f'{duration}_sum', labels)}\n/\n  {_summed(f'{duration}_count', labels)}"
-        for level, labels in (("run", ranks), ("run_rank", place))
+        for level, labels in (("run", ranks), ("run_rank", targets.place))
     }
     began = f"min without ({ranks}) (min_over_time({f.STARTED.name}[{WINDOW}]))"
     return [
         # First, since the rules below divide by it.
         RecordingRule(SECONDS, f"clamp(time() - {began}, 1, 300)"),
-        RecordingRule(f"run:{f.TOKENS.family}:rate5m", _per_second(_of_all_ranks(f.TOKENS.name, place, _grown))),
-        RecordingRule(f"run:{f.SAMPLES.family}:rate5m", _per_second(_of_all_ranks(f.SAMPLES.name, place, _grown))),
+        RecordingRule(f"run:{f.TOKENS.family}:rate5m", _per_second(_of_all_ranks(f.TOKENS.name, targets, _grown))),
+        RecordingRule(f"run:{f.SAMPLES.family}:rate5m", _per_second(_of_all_ranks(f.SAMPLES.name, targets, _grown))),
         RecordingRule(
             f"run:{f.STEPS.family}:max_rate5m",
             _per_second(f"max without ({ranks}) (increase({f.STEPS.name}[{WINDOW}]))"),
@@ -106,7 +112,7 @@ def _speed(place: str) -> list[RecordingRule]:
     ]
 
 
-def _phases(place: str) -> list[RecordingRule]:
+def _phases(targets: Targets) -> list[RecordingRule]:
     """Return the rules for a rank's part of a step, without its waits for other ranks.
 
     A run either measures these waits in separate phases, or they are part of the backward phase.
@@ -119,11 +125,11 @@ def _phases(place: str) -> list[RecordingRule]:
         RecordingRule(
             own,
             f"""\
-sum without ({place}, phase) (
+sum without ({targets.place}, phase) (
     rate({family}{{phase=~"{"|".join(OWN)}"}}[{WINDOW}])
   or
     rate({family}{{phase=~"{"|".join(OWN_WITH_SYNC)}"}}[{WINDOW}])
-  and on (job, run)
+  and on ({targets.of_site("job", "run")})
     {family}{{phase=~"{syncs}"}}
 )""",
         ),
@@ -133,55 +139,55 @@ sum without ({place}, phase) (
         ),
         RecordingRule(
             "run:trackside_training_data_wait:ratio_rate5m",
-            f"  {_summed(data, f'{place}, rank, phase')}\n/\n  {_summed(family, f'{place}, rank, phase')}",
+            f"  {_summed(data, f'{targets.place}, rank, phase')}\n/\n  {_summed(family, f'{targets.place}, rank, phase')}",
         ),
     ]
 
 
-def _waits(place: str) -> list[RecordingRule]:
+def _waits(targets: Targets) -> list[RecordingRule]:
     """Return the percentiles of the data wait over all ranks, for each batch except the first of an epoch."""
     family = f.DATA_WAIT.name
-    buckets = _summed(f"{family}_bucket", f"{place}, rank")
+    buckets = _summed(f"{family}_bucket", f"{targets.place}, rank")
     return [
         RecordingRule(f"run:{family}:p{percent}_rate5m", f"histogram_quantile(0.{percent}, {buckets})")
         for percent in (50, 95, 99)
     ]
 
 
-def _efficiency(place: str) -> list[RecordingRule]:
+def _efficiency(targets: Targets) -> list[RecordingRule]:
     """Return the rules for goodput, the share of useful compute so far, and for MFU, model FLOPs over peak FLOPs."""
     done, peak = f.MODEL_FLOPS.name, f.PEAK_FLOPS.name
     return [
         RecordingRule(
             "run:trackside_training_goodput:ratio",
-            f"avg without ({place}, rank) ({f.GOODPUT.name})",
+            f"avg without ({targets.place}, rank) ({f.GOODPUT.name})",
         ),
         RecordingRule(
             "run:trackside_training_mfu:ratio",
-            f"{_per_second(_increase(done, f'{place}, rank'))}\n/\n  sum without ({place}, rank) ({peak} and {done})",
+            f"{_per_second(_increase(done, f'{targets.place}, rank'))}\n/\n  sum without ({targets.place}, rank) ({peak} and {done})",
         ),
     ]
 
 
-def _norms(place: str) -> list[RecordingRule]:
+def _norms(targets: Targets) -> list[RecordingRule]:
     """Return the rule for the gradient norm over the parts of all ranks.
 
     Different daemons export the parts, and each is the latest, so the steps may differ by one.
     """
     squared = f.KNOWN["grad_norm_local_squared"].name
-    return [RecordingRule(f"run:{f.KNOWN['grad_norm'].name}:l2", f"sqrt({_of_all_ranks(squared, place)})")]
+    return [RecordingRule(f"run:{f.KNOWN['grad_norm'].name}:l2", f"sqrt({_of_all_ranks(squared, targets)})")]
 
 
-def _gpus(place: str) -> list[RecordingRule]:
+def _gpus(targets: Targets) -> list[RecordingRule]:
     """Return the rules over the GPUs of a run's ranks; a GPU that two runs share counts for both."""
     kinds = ((gpu.UTILIZATION.name, "avg"), (gpu.MEMORY_USED.name, "sum"), (gpu.POWER.name, "sum"))
     return [
         RecordingRule(
             f"run:{name}:{operation}",
             f"""\
-{operation} without ({place}, rank, gpu, uuid) (
+{operation} without ({targets.place}, rank, gpu, uuid) (
     {gpu.RANK_INFO.name}
-  * on ({listed(GPU)}) group_left ()
+  * on ({targets.of_machine(*GPU)}) group_left ()
     {name}
 )""",
         )

@@ -1,9 +1,11 @@
 """Rule: each series that its query returns for long enough is an alert."""
 
+import json
 from dataclasses import dataclass
 
-from trackside_daemon.alerts.rules.query import Query, duration, listed
+from trackside_daemon.alerts.rules.query import TARGETS, Query, Targets, duration
 from trackside_daemon.alerts.rules.template import fill, format_number, prometheus_template
+from trackside_daemon.model.families.daemon import BUILD_INFO
 from trackside_daemon.model.finding import Severity
 
 
@@ -24,6 +26,8 @@ class Rule:
         absent: The condition is that *query* returns no series.
         variant: Label that distinguishes rules for the same alert in a Prometheus rule file.
         inhibited_by: Alerts that inhibit this one while their condition is met for the same labels.
+        of_run: Series with the labels of its ``on`` and ``run``: if all that join an alert have one run, it is about this run.
+            Prometheus then has the daemon's own alert, with the owner of the run, and does not evaluate the rule.
     """
 
     alert: str
@@ -38,6 +42,7 @@ class Rule:
     absent: bool = False
     variant: str = ""
     inhibited_by: tuple[str, ...] = ()
+    of_run: Query | None = None
 
     @property
     def threshold(self) -> float:
@@ -52,26 +57,35 @@ class Rule:
 
     @property
     def needs_daemon(self) -> bool:
-        """True if Prometheus cannot evaluate the rule, because it knows no run's own past and counts no steps."""
-        return self.query.past is not None or self.lasting_steps > 0
+        """True if Prometheus cannot evaluate the rule: it knows no run's own past or owner, and counts no steps."""
+        return self.query.past is not None or self.lasting_steps > 0 or self.of_run is not None
 
-    def promql(self, prefix: str = "") -> str:
+    def promql(self, prefix: str = "", targets: Targets = TARGETS) -> str:
         """Return the condition as a PromQL expression, which has one series per alert.
 
         Args:
             prefix: Prefix of the names of alerts.
+            targets: Labels of the daemons.
         """
         if self.absent:
-            return f"absent({self.query.selector()})"
-        text = self.query.promql()
+            daemons = f"group without ({', '.join(BUILD_INFO.labels)}) ({BUILD_INFO.name})"
+            text = f"{daemons} unless on ({targets.of_machine()}) {self.query.selector()}"
+            for matcher in self.query.matchers:
+                if matcher.operator == "=":
+                    value = json.dumps(matcher.value.replace("$", "$$"), ensure_ascii=False)
+                    text = f'label_replace({text}, "{matcher.label}", {value}, "", "")'
+            return text
+        text = self.query.promql(targets)
         # Prometheus has no inhibition between rules. ALERTS includes pending alerts.
         for alert in self.inhibited_by:
-            text = f'({text}) unless on ({listed(self.query.by or ())}) ALERTS{{alertname="{prefix}{alert}"}}'
+            text = (
+                f'({text}) unless on ({targets.of_machine(*self.query.by or ())}) ALERTS{{alertname="{prefix}{alert}"}}'
+            )
         return text
 
-    def prometheus(self, prefix: str = "") -> dict[str, object]:
+    def prometheus(self, prefix: str = "", targets: Targets = TARGETS) -> dict[str, object]:
         """Return the rule as a Prometheus rule file has it, with a prefix of the alert's name."""
-        rule: dict[str, object] = {"alert": prefix + self.alert, "expr": self.promql(prefix)}
+        rule: dict[str, object] = {"alert": prefix + self.alert, "expr": self.promql(prefix, targets)}
         if self.lasting:
             rule["for"] = duration(self.lasting)
         if self.keep_firing:

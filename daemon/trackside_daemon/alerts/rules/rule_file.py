@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
 from trackside_daemon.alerts.rules import builtin, custom
-from trackside_daemon.alerts.rules.fleet import fleet
-from trackside_daemon.alerts.rules.query import Matcher
-from trackside_daemon.alerts.rules.recording import PLACE, RecordingRule, daily_rules, recording_rules
+from trackside_daemon.alerts.rules.fleet import POD, WATCHDOG, fleet
+from trackside_daemon.alerts.rules.query import TARGETS, Matcher, Targets
+from trackside_daemon.alerts.rules.recording import RecordingRule, daily_rules, positive_rule, recording_rules, up_rule
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.families import alerts
@@ -34,8 +35,15 @@ HELD = f"alert:{alerts.FIRING.name}:held20m"
 # If the machine is lost, TracksideRunVanished fires by then.
 HOLD = "20m"
 
-POD = "pod, container, endpoint"  # labels of a target that change when a pod is replaced, while the machine stays
-DAILY_INTERVAL = "5m"  # interval at which rules over a day are evaluated
+# Intervals of the groups whose windows and waits are many times as long; Prometheus evaluates the others at its own.
+INTERVALS = {
+    "recording": "30s",
+    "seldom": "5m",
+    "thresholds.gpu_speed": "30s",
+    "thresholds.gpu_use": "1m",
+    "thresholds.disk": "1m",
+    "fleet": "1m",
+}
 
 Group = dict[str, Any]
 
@@ -121,13 +129,13 @@ class RuleFileOptions:
         scrape: Scrape interval, in seconds.
         job: Value of the label ``job`` of the daemons' targets.
         runbooks: Page with a section for each alert; empty for no links.
-        places: Further labels of its targets, such as ``rack``, that differ between the machines of one run.
+        targets: Labels of its targets.
     """
 
     scrape: float = 15.0
     job: str = "trackside"
     runbooks: str = "docs/alerts.md"
-    places: tuple[str, ...] = ()
+    targets: Targets = TARGETS
 
 
 def groups(section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions) -> list[Group]:
@@ -141,40 +149,56 @@ def groups(section: AlertsSection, families: Mapping[str, Metric], options: Rule
     Raises:
         RuleError: A rule of the configuration is invalid.
     """
-    places = tuple(dict.fromkeys((*PLACE, *options.places)))
     by_group = {
-        "recording": [_record(rule) for rule in recording_rules(places)],
-        "seldom": [_record(rule) for rule in daily_rules(places)],
-        "thresholds": _thresholds(section, families, options) if section.enabled else [],
+        "recording": [_record(rule) for rule in recording_rules(options.targets)],
+        "seldom": [_record(rule) for rule in daily_rules(options.targets)],
+        # Prometheus evaluates groups in parallel, and the rules of one after the other.
+        **(_thresholds(section, families, options) if section.enabled else {}),
         "detectors": _detectors(section, families, options) if section.enabled else [],
-        "fleet": _fleet(options, places),
+        "fleet": _fleet(section, options),
     }
-    intervals = {"seldom": {"interval": DAILY_INTERVAL}}
     return [
-        {"name": f"trackside.{name}", **intervals.get(name, {}), "rules": rules}
-        for name, rules in by_group.items()
-        if rules
+        {"name": f"trackside.{name}", **_interval(name), "rules": rules} for name, rules in by_group.items() if rules
     ]
+
+
+def _interval(group: str) -> dict[str, str]:
+    return {"interval": INTERVALS[group]} if group in INTERVALS else {}
 
 
 def _record(rule: RecordingRule) -> Group:
     return {"record": rule.record, "expr": format_promql(rule.expr)}
 
 
-def _thresholds(section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions) -> list[Group]:
-    """Return the rules that the daemon evaluates too, in its order: an inhibiting rule comes first."""
+def _thresholds(
+    section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions
+) -> dict[str, list[Group]]:
+    """Return the rules that the daemon evaluates too, by group, in its order: an inhibiting rule comes first."""
     disabled = DisabledAlerts(section.off)
-    rules: list[Group] = []
-    for rule in builtin.rules(section.thresholds):
-        text = f"{_sentence(rule.summary)} {rule.description.removeprefix(_SINCE)}"
-        described = replace(rule, summary=RULED[rule.alert].summary, description=text)
-        rules += _threshold(described, disabled, options, options.runbooks)
-    for rule in custom.rules(section.rules, families):
-        if rule.needs_daemon:
-            continue
-        described = replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.")
-        rules += _threshold(described, disabled, options, "")
-    return rules
+    groups: dict[str, list[Group]] = {}
+    for subsystem, rules in builtin.subsystems(section.thresholds).items():
+        described = (
+            replace(
+                rule,
+                summary=RULED[rule.alert].summary,
+                description=f"{_sentence(rule.summary)} {rule.description.removeprefix(_SINCE)}",
+            )
+            for rule in rules
+            if not rule.needs_daemon
+        )
+        up = [_record(up_rule(options.job))] if not groups else []
+        counted = {rule.query.metric.name: rule.query.metric for rule in rules if rule.query.fresh}
+        groups[subsystem] = [
+            *up,
+            *(_record(positive_rule(metric, options.targets)) for metric in counted.values()),
+            *(one for rule in described for one in _threshold(rule, disabled, options, options.runbooks)),
+        ]
+    own = (rule for rule in custom.rules(section.rules, families) if not rule.needs_daemon)
+    described = (
+        replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.") for rule in own
+    )
+    groups["own"] = [one for rule in described for one in _threshold(rule, disabled, options, "")]
+    return {f"thresholds.{name}": rules for name, rules in groups.items()}
 
 
 def _threshold(
@@ -186,8 +210,9 @@ def _threshold(
     # The daemon has a value per tick, Prometheus only one per scrape.
     least = SCRAPES * options.scrape
     adapted = replace(enabled, query=enabled.query.widened(least), keep_firing=max(enabled.keep_firing, least))
-    written: dict[str, Any] = adapted.prometheus(PREFIX)
+    written: dict[str, Any] = adapted.prometheus(PREFIX, options.targets)
     written["expr"] = format_promql(written["expr"])
+    written["annotations"]["description"] = _placed(written["annotations"]["description"], options.targets)
     yield _linked(written, runbooks, rule.alert)
 
 
@@ -213,34 +238,52 @@ def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: 
     They include rules of the configuration that Prometheus cannot evaluate.
     """
     disabled = DisabledAlerts(section.off)
-    rules = [_held_rule()]
-    for alert, fixed in DETECTED.items():
-        if alert in LIFE_CYCLE or "" in disabled.patterns(alert):
+    rules = [_held_rule(options.targets), *_unseen_events(section, disabled, options)]
+    ruled = builtin.rules(section.thresholds)
+    evaluated = {rule.alert for rule in ruled if not rule.needs_daemon}
+    for alert, fixed in TROUBLES.items():
+        found = alert in DETECTED or any(rule.alert == alert and rule.needs_daemon for rule in ruled)
+        if not found or alert in LIFE_CYCLE or "" in disabled.patterns(alert):
             continue
-        # OomKilled is a rule too, which covers the alerts of the machine.
-        of_runs = ', run!=""' if alert in RULED else ""
-        rule = _exported(alert, of_runs, fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}")
+        # Rules that Prometheus evaluates cover the alerts of the machine, such as OomKilled.
+        of_runs = ', run!=""' if alert in evaluated else ""
+        rule = _exported(alert, of_runs, fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}", options.targets)
         rules.append(_linked(rule, options.runbooks, alert))
     for custom_rule in custom.rules(section.rules, families):
         if custom_rule.needs_daemon and "" not in disabled.patterns(custom_rule.alert):
             about = "The daemon evaluates this rule of alerts.rules: Prometheus knows no run's own past and no steps."
-            rules.append(_exported(custom_rule.alert, "", f"{custom_rule.alert} fires.", about))
+            rules.append(_exported(custom_rule.alert, "", f"{custom_rule.alert} fires.", about, options.targets))
     return rules
 
 
-def _exported(alert: str, matchers: str, summary: str, meaning: str) -> Group:
+def _unseen_events(section: AlertsSection, disabled: DisabledAlerts, options: RuleFileOptions) -> Iterator[Group]:
+    """Yield the rules for events that the daemon saw and that Prometheus, which could not scrape it then, did not."""
+    rules = (rule for rule in builtin.rules(section.thresholds) if not rule.needs_daemon)
+    events = {rule.alert for rule in rules if rule.query.function == "change"}
+    for alert, fixed in RULED.items():
+        if alert not in events or alert in DETECTED or "" in disabled.patterns(alert):
+            continue
+        texts = (fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}")
+        rule = _exported(alert, "", *texts, options.targets)
+        on = options.targets.of_site("job", "instance", "run", "gpu")
+        seen = f'ALERTS{{alertname="{PREFIX}{alert}", variant!="daemon"}}'
+        rule["expr"] = f"{rule['expr']}\nunless on ({on})\n{seen}"
+        yield _linked({**rule, "for": "1m", "labels": {"variant": "daemon"}}, options.runbooks, alert)
+
+
+def _exported(alert: str, matchers: str, summary: str, meaning: str, targets: Targets) -> Group:
     """Return the rule for an alert that the daemon exports; the texts are for the time without its series."""
-    more = _MORE.format(alert=alert)
+    more, own = _MORE.format(alert=alert), partial(_own_text, targets, alert)
     return {
         "alert": PREFIX + alert,
         "expr": f'{HELD}{{alert="{alert}"{matchers}}}',
         "annotations": {
-            "summary": _own_text(alert, _label("summary"), summary),
-            "description": _own_text(alert, _OWN, f"{_ABOUT}{meaning}") + more,
+            "summary": own(_label("summary"), summary),
+            "description": own(_OWN, f"{_ABOUT}{meaning}") + more,
             # Prometheus' own begin of an alert is its first scrape of the series.
-            "since": _own_text(alert, _label("since"), ""),
-            "dashboard_url": _own_text(alert, _label("dashboard_url"), ""),
-            alerts.CORRELATION: _own_text(alert, _label(alerts.CORRELATION), ""),
+            "since": own(_label("since"), ""),
+            "dashboard_url": own(_label("dashboard_url"), ""),
+            alerts.CORRELATION: own(_label(alerts.CORRELATION), ""),
         },
     }
 
@@ -252,15 +295,15 @@ def _label(name: str) -> str:
 _OWN = f'{_label("description")} On {_label("host")}{{{{ with . | first | label "run_id" }}}}, run id {{{{ . }}}}{{{{ end }}}}.'
 
 
-def _own_text(alert: str, text: str, otherwise: str) -> str:
+def _own_text(targets: Targets, alert: str, text: str, otherwise: str) -> str:
     """Return a template of the daemon's own *text*; *otherwise* while the series is missing, as during its restart."""
-    labels = ("instance", "run", "rank", "key", "gpu", "subject")
+    labels = (*targets.sites, "job", "instance", "run", "rank", "key", "gpu", "user", "subject")
     series = f'{alerts.TEXT.name}{{alert="{alert}",{",".join(f"{label}=%q" for label in labels)}}}'
     values = " ".join(f"$labels.{label}" for label in labels)
     return f"{{{{ with printf `{series}` {values} | query }}}}{text}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
 
-def _held_rule() -> Group:
+def _held_rule(targets: Targets) -> Group:
     """Return the recording rule of the alerts that fire and are not silenced.
 
     Prometheus evaluates a group in order, so all rules below it in its group use its result. An alert is held while its
@@ -276,27 +319,29 @@ max without ({POD}) (
     (
       last_over_time({alerts.FIRING.name}[{HOLD}]) == 1
       unless ignoring ({POD}) {alerts.FIRING.name}
-      unless ignoring ({POD}, instance, node) {alerts.FIRING.name}{{run!=""}}
+      unless ignoring ({", ".join(dict.fromkeys((*POD.split(", "), *targets.places)))}) {alerts.FIRING.name}{{run!=""}}
       unless ignoring ({POD}) last_over_time({alerts.SILENCED.name}[{HOLD}]) == 1
     )
 )"""
     return {"record": HELD, "expr": expr}
 
 
-def _fleet(options: RuleFileOptions, places: tuple[str, ...]) -> list[Group]:
-    rules = []
-    for fleet_rule in fleet(options.job, places):
+def _fleet(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
+    rules, disabled = [], DisabledAlerts(section.off)
+    for fleet_rule in fleet(options.job, options.targets):
         rule: dict[str, Any] = {"alert": fleet_rule.alert, "expr": fleet_rule.expr}
         if fleet_rule.lasting:
             rule["for"] = fleet_rule.lasting
         trouble = TROUBLES[fleet_rule.alert]
         rule["labels"] = {"severity": trouble.severity}
+        if fleet_rule.variant:
+            rule["labels"]["variant"] = fleet_rule.variant
         description = f"{fleet_rule.fact} {trouble.advice(run=_RUN)}"
         rule["annotations"] = {"summary": trouble.summary, "description": description}
         rules.append(_linked(rule, options.runbooks, fleet_rule.alert))
-    always = TROUBLES["Watchdog"]
+    always = TROUBLES[WATCHDOG]
     watchdog = {
-        "alert": "Watchdog",
+        "alert": WATCHDOG,
         "expr": "vector(1)",
         "labels": {"severity": always.severity},
         "annotations": {
@@ -304,7 +349,8 @@ def _fleet(options: RuleFileOptions, places: tuple[str, ...]) -> list[Group]:
             "description": f"{always.meaning} {always.advice()}",
         },
     }
-    return [*rules, _linked(watchdog, options.runbooks, "Watchdog")]
+    rules.append(_linked(watchdog, options.runbooks, WATCHDOG))
+    return [rule for rule in rules if "" not in disabled.patterns(rule["alert"])]
 
 
 def _linked(rule: dict[str, Any], runbooks: str, alert: str) -> dict[str, Any]:
@@ -312,6 +358,11 @@ def _linked(rule: dict[str, Any], runbooks: str, alert: str) -> dict[str, Any]:
     if runbooks:
         rule["annotations"] = {**rule["annotations"], "runbook_url": f"{runbooks}#{alert.lower()}"}
     return rule
+
+
+def _placed(text: str, targets: Targets) -> str:
+    """Return the description of a machine's alert with the machine."""
+    return f"{{{{ $labels.instance }}}}{targets.text()}: {text}"
 
 
 def _sentence(text: str) -> str:

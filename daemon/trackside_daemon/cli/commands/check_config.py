@@ -17,7 +17,7 @@ def check_config(
 ) -> None:
     """Check a configuration file, and print ok.
 
-    The command prints the first error and how to fix it. The exit status is then 2.
+    The command prints the first errors and how to fix them. The exit status is then 2.
     """
     from trackside_daemon.alerts.rules.custom import RuleError
     from trackside_daemon.alerts.sinks.registry import sinks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import closing
 from logging import getLogger
@@ -87,6 +88,10 @@ def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: 
             getLogger("trackside").warning("%s", line)
         raise_limit()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
+            named = os.environ.get("TRACKSIDE_ENDPOINT") or push_socket.endpoints[0]
+            if named not in push_socket.endpoints:
+                text = "trainings of this shell push to %s ($TRACKSIDE_ENDPOINT), where this daemon does not listen: %s"
+                getLogger("trackside").warning(text, named, f"start it with --push.endpoint={named}")
             ingest_worker = WorkerHandle(push_socket)
             ingest_worker.start()
             with closing(ingest_worker):

@@ -57,6 +57,9 @@ def rules(
     place_label: Annotated[
         list[str] | None, option("NAME", "A further label of the targets, such as rack; a run may span several values.")
     ] = None,
+    cluster_label: Annotated[
+        list[str], option("NAME", "The label of the targets that names their cluster; may be repeated.")
+    ] = ["cluster"],  # noqa: B006  typer copies it
     label: Annotated[
         list[str] | None,
         option("NAME=VALUE", "A label of the PrometheusRule, such as release=prometheus; may be repeated."),
@@ -69,15 +72,17 @@ def rules(
     """
     with errors_reported():
         from trackside_daemon.alerts.rules import rule_text
+        from trackside_daemon.alerts.rules.query import TARGETS, Targets
         from trackside_daemon.alerts.rules.rule_file import RuleFileOptions
 
         if form is RuleFormat.prometheus and (label or namespace):
             raise CommandError("--label and --namespace apply only to a PrometheusRule: add --format kubernetes")
         manifest = _Manifest(dict(map(_pair, label or ())), _namespace(namespace))
-        places = tuple(map(_place, place_label or ()))
-        groups = _groups(
-            config_file, RuleFileOptions(_interval(scrape_interval), _job(job), _runbooks(runbook_url), places)
-        )
+        places = (_label_name("--place-label", name) for name in place_label or ())
+        clusters = (_label_name("--cluster-label", name) for name in cluster_label)
+        targets = Targets(tuple(dict.fromkeys(clusters)), tuple(dict.fromkeys((*TARGETS.places, *places))))
+        wanted = RuleFileOptions(_interval(scrape_interval), _job(job), _runbooks(runbook_url), targets)
+        groups = _groups(config_file, wanted)
         command = shlex.join(["trackside", "rules", *sys.argv[2:]])
         if form is RuleFormat.prometheus:
             typer.echo(rule_text.prometheus(groups, command), nl=False)
@@ -126,17 +131,15 @@ def _runbooks(text: str) -> str:
     return text
 
 
-def _place(text: str) -> str:
+def _label_name(flag: str, text: str) -> str:
     """Return a label of targets that does not distinguish runs, ranks or GPUs."""
     from trackside_daemon.alerts.rules.recording import DISTINGUISHING_LABELS
 
     if not _PLACE.fullmatch(text):
-        raise CommandError(
-            f"--place-label {shown(text)}: a label's name consists of letters, digits and _, such as rack"
-        )
+        raise CommandError(f"{flag} {shown(text)}: a label's name consists of letters, digits and _, such as rack")
     if text in DISTINGUISHING_LABELS:
         raise CommandError(
-            f"--place-label {text}: this label distinguishes runs; give one of the targets' location, such as rack"
+            f"{flag} {text}: this label distinguishes runs; give one of the targets' location, such as rack"
         )
     return text
 

@@ -42,6 +42,10 @@ class Frame(NamedTuple):
     values: Values
     present: dict[str, NDArray[np.bool_]]
 
+    def has_all(self) -> bool:
+        """Return whether each key has a sample."""
+        return len(self.times) > 0 and all(bool(present.any()) for present in self.present.values())
+
     def names(self) -> list[str]:
         """Return the names of the keys' columns; none is one of `IDENTITY`."""
         return [f"{key} (key)" if key in IDENTITY else key for key in self.keys]

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import isnan
 from typing import Any, NamedTuple
 
 from trackside_daemon.config.near import near_name
@@ -180,6 +181,28 @@ def select(
     return SelectedRuns(selected, "" if selected or not columns.runs else columns.hint(terms, tests))
 
 
+def ordered(connection: sqlite3.Connection, runs: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Return runs by a field, as `select` knows fields; a ``-`` in front reverses it. What is NaN or missing comes last.
+
+    Raises:
+        QueryError: No run has such a field, and it is none that a run can have.
+    """
+    columns = _Columns(connection, runs, SECONDS)
+    field = by.removeprefix("-")
+    read = columns.column(field)
+    found = [(next(iter(read(run)), None), run) for run in columns.runs]
+    if found and field not in FIELDS and not any(value is not None for value, _ in found):
+        raise QueryError(f"order: {columns.nearest(parse(f'{field}=0')[0])}")
+    numbers = {
+        run["id"]: number for value, run in found if (number := _number(value)) is not None and not isnan(number)
+    }
+    texts = {run["id"]: str(value) for value, run in found if value is not None and _number(value) is None}
+    key: Mapping[str, Any] = numbers if len(numbers) >= len(texts) else texts
+    present = [run for _, run in found if run["id"] in key]
+    present.sort(key=lambda run: key[run["id"]], reverse=by.startswith("-"))
+    return [*present, *(run for _, run in found if run["id"] not in key)]
+
+
 class _Columns:
     """The values that the terms compare, of all runs."""
 
@@ -251,10 +274,11 @@ class _Columns:
                 return f"no run matches {term.text}"
             if not term.field:
                 return f"no run matches {term.text}{near_name(term.value, [run['name'] for run in self.runs])}"
-            return self._nearest(term)
+            return self.nearest(term)
         return "each term matches a run, but no run matches all of them"
 
-    def _nearest(self, term: Term) -> str:
+    def nearest(self, term: Term) -> str:
+        """Return what is near a term that no run satisfies."""
         values = self.column(term.field)
         found = [value for run in self.runs for value in values(run)]
         if not found:

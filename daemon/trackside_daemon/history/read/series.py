@@ -16,7 +16,7 @@ from trackside_daemon.history.codec import BLOCK, decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
 
 By = Literal["step", "time"]
-LOSSES = ("loss", "train/loss", "train_loss", "loss/train", "Loss/train")
+LOSSES = ("loss", "train/loss", "train_loss", "loss/train", "Loss/train", "train/batch_loss", "train/epoch_loss")
 """Keys of a run's loss in lists of runs, the first one that it has; the last is that of PyTorch's tutorial of TensorBoard."""
 
 

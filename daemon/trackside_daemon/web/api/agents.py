@@ -60,7 +60,7 @@ class AgentsApi:
         self._waits = waits
         self._actions = actions
 
-    async def message(self, request: Request) -> Response:
+    async def send_message(self, request: Request) -> Response:
         """Answer an agent's message of the Model Context Protocol."""
         data = b""
         async for chunk in request.stream():

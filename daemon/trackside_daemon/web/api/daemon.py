@@ -110,7 +110,7 @@ def _pause_end_text(paused_until: float | None) -> str:
     return f"until {datetime.fromtimestamp(paused_until, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
-class _Pause(msgspec.Struct, forbid_unknown_fields=True):
+class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a pause request; None for no end."""
 
     seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_PAUSE_SECONDS)] | None = msgspec.field(default=None, name="for")
@@ -119,7 +119,7 @@ class _Pause(msgspec.Struct, forbid_unknown_fields=True):
 def _pause_seconds(body: bytes) -> float | None:
     """Return the seconds of ``{"for": 600}``; None for no end, also for an empty body."""
     try:
-        return msgspec.json.decode(body.strip() or b"{}", type=_Pause).seconds
+        return msgspec.json.decode(body.strip() or b"{}", type=PauseBody).seconds
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         shape = f'{{"for": SECONDS}}, {MAX_PAUSE_SECONDS:.0f} at most, or {{"for": null}} for no end'
         raise HTTPException(400, f"the body must be {shape} ({str(error)[:200]})") from None

@@ -12,14 +12,16 @@ import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
 import { toggleTheme } from "/static/theme.js";
 
-const HELP = { "/": "search", "j, k": "next, previous chart", f: "the chart over the full width",
-  p: "pin the chart to the top", "[, ]": "move the chart", "← →": "move the cursor in the chart; with shift the window",
-  "+ −": "zoom the chart", Home: "show everything again", t: "switch between light and dark", "?": "this help" };
+const HELP = { "/": "search", "j, k": "next, previous chart or run", x: "select the run",
+  f: "the chart over the full width", p: "pin the chart to the top", "[, ]": "move the chart",
+  "← →": "move the cursor in the chart; with shift the window", "+ −": "zoom the chart", Home: "show everything again",
+  t: "switch between light and dark", "?": "this help" };
 
 const ACTIONS = {
   "/": () => search(),
   j: () => focusChart(1),
   k: () => focusChart(-1),
+  x: () => /** @type {HTMLElement} */ (document.activeElement.closest("td.box input"))?.click(),
   f: () => withChart((root) => root.chart?.setFull(!root.chart.isFull)),
   p: () => withChart((root) => root.pin?.click()),
   "[": () => withChart((root) => root.moveBy?.(-1)),
@@ -31,7 +33,7 @@ const ACTIONS = {
 function listenForKeys() {
   addEventListener("keydown", (event) => {
     const isTyping = event.target instanceof Element &&
-      event.target.closest("input, select, textarea, dialog, [contenteditable]");
+      event.target.closest("input:not(.box input), select, textarea, dialog, [contenteditable]");
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented ||
       !Object.hasOwn(ACTIONS, event.key)) return;
     event.preventDefault();
@@ -45,12 +47,12 @@ function search() {
 }
 
 function focusChart(direction) {
-  const all = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("main .chart .plot"));
-  const plots = [...all].filter((plot) => plot.checkVisibility());
-  const at = plots.findIndex((plot) => plot.closest(".chart").contains(document.activeElement));
+  const plots = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main :is(td.box input, .chart .plot)")])
+    .filter((plot) => plot.checkVisibility());
+  const at = plots.findIndex((plot) => (plot.closest(".chart") ?? plot).contains(document.activeElement));
   const next = at < 0 ? plots.at(Math.min(0, direction)) : plots[at + direction];
   next?.focus({ preventScroll: true });
-  next?.closest(".chart").scrollIntoView({ block: "center" });
+  (next?.closest(".chart") ?? next)?.scrollIntoView({ block: "center" });
 }
 
 // Calls with the chart that has the focus.

@@ -55,7 +55,7 @@ const TITLE_END = 18; // Characters.
 // Sets a title in one line; a long one is cut in its middle, since names differ at their ends.
 export function setTitle(element, text) {
   if (element.textContent === text) return;
-  const parts = text.length < 2 * TITLE_END ? [text]
+  const parts = text.length < 1.5 * TITLE_END ? [text]
     : [text.slice(0, -TITLE_END), text.slice(-TITLE_END)].map((part) => h("span", {}, part));
   element.replaceChildren(...parts);
   element.classList.toggle("cut", parts.length > 1);

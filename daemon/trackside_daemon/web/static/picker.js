@@ -2,7 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { colorName } from "/static/charts/colors.js";
-import { h, rerender, setText } from "/static/dom.js";
+import { h, rerender, setText, ENDED } from "/static/dom.js";
 import { number, when } from "/static/format.js";
 
 const MAX_LISTED = 50;
@@ -14,6 +14,8 @@ export function dot(index) {
   element.style.background = `var(--${colorName(index)})`;
   return element;
 }
+
+export const liveFirst = (runs) => runs.sort((a, b) => Number(ENDED.has(a.state)) - Number(ENDED.has(b.state)));
 
 const LEAST = 4; // Characters of an id that are shown.
 
@@ -52,8 +54,7 @@ export class Picker {
     this.onChange = onChange;
     this.onHover = onHover;
     this.signal = signal;
-    this.search = h("input", { type: "search", placeholder: "name, tag:sweep lr=3e-4 failed",
-      oninput: () => this.#searchSoon() });
+    this.search = h("input", { type: "search", placeholder: "tag:sweep lr=3e-4", oninput: () => this.#searchSoon() });
     this.status = h("span.quiet", { role: "status" });
     this.list = h("ul.ticks", {});
     const label = h("label", {}, h("span", {}, "Search runs"), this.search);
@@ -71,7 +72,7 @@ export class Picker {
       const { runs, hint } = await getJson(`runs?${query({ limit: MAX_LISTED, query: text })}`,
         AbortSignal.any([this.signal, controller.signal]));
       const others = this.chosen().map((run) => run.document).filter((run) => !runs.some(({ id }) => id === run.id));
-      this.listed = runs;
+      this.listed = liveFirst(runs);
       this.#show([...others, ...runs], hint);
     } catch (problem) {
       if (!controller.signal.aborted) setText(this.status, problem.message);

@@ -4,6 +4,7 @@ In: the thresholds of the configuration. Out: rules, evaluated by the daemon and
 """
 
 from dataclasses import replace
+from itertools import chain
 
 from trackside_daemon.alerts.rules.builtin import gpu, machine
 from trackside_daemon.alerts.rules.rule import Rule
@@ -11,9 +12,15 @@ from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.model.troubles import TROUBLES
 
 
+def subsystems(thresholds: ThresholdsSection) -> dict[str, list[Rule]]:
+    """Return the rules by what they are about, with their next steps; a rule is behind those that inhibit it."""
+    found = {**gpu.rules(thresholds), **machine.rules(thresholds)}
+    return {name: [_described(rule) for rule in rules] for name, rules in found.items()}
+
+
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """Return all built-in rules with their next steps, an inhibiting rule before those that it inhibits."""
-    return [_described(rule) for subject in (gpu, machine) for rule in subject.rules(thresholds)]
+    """Return all built-in rules."""
+    return [*chain.from_iterable(subsystems(thresholds).values())]
 
 
 def _described(rule: Rule) -> Rule:

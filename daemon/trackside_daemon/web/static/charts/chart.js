@@ -5,11 +5,12 @@ import { isTime, joinTables, markPosition, pointsByTime, stack, toColumns } from
 import { Legend, marksText, tooltipContent } from "/static/charts/legend.js";
 import { drawSoon, loadSoon } from "/static/charts/draw_queue.js";
 import { options, valuesAt } from "/static/charts/plot.js";
-import { chartImage, save } from "/static/charts/image.js";
+import { chartImage } from "/static/charts/image.js";
 import { attachTouch, attachWheelPan, handleKey, startPan } from "/static/charts/interaction.js";
 import { chartSettings } from "/static/charts/settings.js";
 import { smooth, withSurroundings } from "/static/charts/smoothing.js";
-import { h, setText, setTitle } from "/static/dom.js";
+import { fileName } from "/static/export/files.js";
+import { download, h, setText, setTitle } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 import { number, short, span, when } from "/static/format.js";
 
@@ -90,15 +91,12 @@ export class Chart {
 
   // Shows the chart over the whole width and higher, or as the others.
   setFull(full) {
+    this.isFull = full;
     this.root.classList.toggle("full", full);
     this.fullButton.setAttribute("aria-pressed", String(full));
     this.view.height = full ? FULL_HEIGHT : this.normalHeight;
     this.u?.setSize({ width: this.view.width, height: this.view.height });
     this.onOwn(this.own);
-  }
-
-  get isFull() {
-    return this.root.classList.contains("full");
   }
 
   // Called by the queue; returns whether there is a plot.
@@ -153,7 +151,8 @@ export class Chart {
     this.valueText = h("span.now");
     this.fullButton = icon("full", "Full width", () => this.setFull(!this.isFull));
     this.fullButton.setAttribute("aria-pressed", "false");
-    this.saveButton = icon("png", "Download as PNG", async () => save(await chartImage(this), this.pictureTitle));
+    this.saveButton = icon("png", "Download as PNG", async () =>
+      download(await chartImage(this), fileName({ keys: [], form: "png" }, this.pictureTitle)));
     this.saveButton.disabled = true; // Until there is data.
     this.settings = chartSettings(this, (own) => this.setOwn(own));
     this.plot = h("div.plot",

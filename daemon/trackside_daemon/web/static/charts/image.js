@@ -1,7 +1,6 @@
 // A chart as a PNG image: title, lines and their names, on the page's background.
 
 import { seriesColor, themeColor } from "/static/charts/colors.js";
-import { download } from "/static/dom.js";
 
 const ROW = 20;
 const FONT = "13px Inter, system-ui, sans-serif";
@@ -52,10 +51,4 @@ export function legendRows(ctx, { drawn }, legend, imageWidth) {
     x += width;
     return entry;
   });
-}
-
-// Downloads an image.
-export function save(blob, name) {
-  const plain = name.replace(/[^\w.-]+/g, "_").replace(/^[._-]+/, "") || "chart";
-  download(blob, `${plain}.png`);
 }

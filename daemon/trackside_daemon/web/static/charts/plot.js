@@ -10,6 +10,7 @@ export const FONT = "12px Inter, system-ui, sans-serif";
 const LABEL_FONT = "11px Inter, system-ui, sans-serif";
 const MOST_LINES = 12; // With more lines, labels would cover each other.
 const MOST_CHARACTERS = 14;
+const END_CHARACTERS = 8; // Names differ at their ends.
 const LINE_HEIGHT = 12;
 const GAP = 5;
 const measure = document.createElement("canvas").getContext("2d");
@@ -126,17 +127,14 @@ function formatDurations(u, splits) {
 const STEP_INCREMENTS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((item) => item * 10 ** power)).flat();
 
 const AXES = {
-  step: { space: 70, values: formatSteps, incrs: STEP_INCREMENTS },
+  step: { space: 70, incrs: STEP_INCREMENTS,
+    values: (u, splits) => tickTexts(splits.map((item) => (Number.isInteger(item) ? item : null))) },
   relative: { space: 70, values: formatDurations, incrs: DURATION_INCREMENTS },
   time: { space: 95, values: formatTimes },
 };
 const OTHER_AXIS = { space: 70, values: (u, splits) => tickTexts(splits), incrs: INCREMENTS };
 
 const ownAxis = ({ splits, label }) => ({ splits: () => splits, values: (u, places) => places.map(label) });
-
-function formatSteps(u, splits) {
-  return tickTexts(splits.map((item) => (Number.isInteger(item) ? item : null)));
-}
 
 function formatTimes(u, splits, axis, space, interval) {
   const two = (item) => String(item).padStart(2, "0");
@@ -250,6 +248,7 @@ const MARK = { critical: "bad", warning: "warn" };
 
 const MOST_EVENT_LINES = 20; // With more events, only their squares are drawn.
 const HATCH = 9; // Distance of the lines in pixels.
+const MOST_HATCHED = 2; // Lines; more would stand behind each other's.
 const RIBBON = 4; // Height in pixels of the ribbon of alerts along the axis.
 
 // Draws a triangle for an alert, a square for an event, and ribbons along the axis: while an alert fires, and of bands.
@@ -287,18 +286,19 @@ function drawMarks(u, { marks, window }) {
   u.ctx.setLineDash([]);
 }
 
-// Hatches where a line is NaN or infinite, in red if it is alone; a cross at the bottom edge where that is narrow.
+// Hatches where a line is NaN or infinite, in red if it is alone; a cross at the bottom edge where that is narrow, or
+// where it begins if there are many lines.
 function nonfinite(u, { drawn, window }) {
   const [from, to] = window();
   const ratio = devicePixelRatio;
   const [top, height, size] = [u.bbox.top, u.bbox.height, 3 * ratio];
   const bottom = top + height - size - (RIBBON + 2) * ratio;
-  for (const { line, columns } of drawn) {
+  for (const [row, { line, columns }] of drawn.entries()) {
     for (const span of nonfiniteSpans(columns)) {
       const [left, right] = span.map((x) => u.valToPos(Math.min(to, Math.max(from, x)), "x", true));
       if (span[1] < from || span[0] > to) continue;
       u.ctx.save();
-      const isNarrow = right - left < 2 * size;
+      const isNarrow = right - left < 2 * size || drawn.length > MOST_HATCHED;
       u.ctx.strokeStyle = u.ctx.fillStyle = isNarrow || drawn.length > 1 ? seriesColor(line.index) : themeColor("bad");
       u.ctx.lineWidth = 1.5 * ratio;
       u.ctx.beginPath();
@@ -310,7 +310,7 @@ function nonfinite(u, { drawn, window }) {
       } else {
         u.ctx.font = LABEL_FONT.replace("11px", `${11 * ratio}px`);
         u.ctx.textAlign = "left";
-        u.ctx.fillText("NaN", left + size, top + 12 * ratio, right - left);
+        u.ctx.fillText("NaN", left + size, top + 12 * ratio * (row + 1), right - left);
         u.ctx.rect(left, top, right - left, height);
         u.ctx.clip();
         u.ctx.beginPath();
@@ -365,7 +365,8 @@ function labels(drawn, to = Infinity) {
 }
 
 function shortened(label) {
-  return label.length > MOST_CHARACTERS ? `${label.slice(0, MOST_CHARACTERS - 1)}…` : label;
+  return label.length > MOST_CHARACTERS
+    ? `${label.slice(0, MOST_CHARACTERS - END_CHARACTERS - 1)}…${label.slice(-END_CHARACTERS)}` : label;
 }
 
 // Draws the labels beside the plot, one below the other where lines end close together.

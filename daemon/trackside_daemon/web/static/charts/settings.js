@@ -39,7 +39,8 @@ export function chartSettings(chart, onChange) {
       choices(FORMULA_NAMES, chart.formula));
     panel.replaceChildren(options ? h("label", {}, "With", second, formula) : "",
       ...boxes.map(([name, text]) => checkbox(name, text, chart.view, change)),
-      bound("low", "Lowest"), bound("high", "Highest"), h("button.small", { onclick: reset }, "As on the page"));
+      bound("low", "Lowest"), bound("high", "Highest"), h("button.small", { onclick: reset }, "As on the page"),
+      chart.svg ? h("button.small", { onclick: () => chart.svg() }, "SVG") : "");
   }
 
   panel.addEventListener("keydown", (event) => {

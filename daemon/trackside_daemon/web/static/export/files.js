@@ -1,6 +1,7 @@
 // Export files: their number of samples, estimated size and download.
 
 import { query, fetchApi, withNetworkErrors, runPath } from "/static/api.js";
+import { download } from "/static/dom.js";
 
 export const FORMATS = {
   csv: ["CSV", "One line per push and one column per key, for spreadsheets."],
@@ -34,6 +35,12 @@ export function fileName({ keys, form }, name) {
   const parts = [name, ...(keys.length === 1 ? keys : [])].map((part) =>
     part.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[.-]+|[.-]+$/g, ""));
   return `${[...parts.filter(Boolean).join("-")].slice(0, 100).join("") || "run"}.${form}`;
+}
+
+// Downloads the report of a run, or the chart of a key as SVG.
+export async function downloadReport({ id, name }, { format, key = "" }, signal) {
+  const answer = await fetchApi(`${runPath(id)}/report/file?${query({ format, key })}`, { signal });
+  download(await answer.blob(), fileName({ keys: [key], form: format }, name));
 }
 
 // Downloads a file and reports its size so far; resolves to undefined when it exceeds what a browser should hold.

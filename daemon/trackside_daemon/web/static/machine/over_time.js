@@ -142,9 +142,8 @@ export class OverTime {
       chart.root.hidden = !found.length && from === undefined && keys[0] === `${HOST}cpu_core_busy_ratio`;
       return found;
     };
-    const onZoom = (from, to) => this.#zoom(from, to);
-    const chart = new Chart({ title, by: "time", load, onZoom, sync: "system", marks: this.marks, ...settings },
-      this.signal);
+    const chart = new Chart({ title, by: "time", load, onZoom: (from, to) => this.#zoom(from, to), sync: "system",
+      marks: this.marks, ...settings }, this.signal);
     return chart;
   }
 
@@ -169,6 +168,7 @@ export function hottest(lines, runs) {
   const [most] = all.sort((a, b) => b.heat - a.heat);
   if (!most) return "";
   const during = runs.filter(({ time, until }) => time <= most.time && most.time <= until).map(({ text }) => text);
+  if (during.length > 3) during.splice(2, Infinity, `${during.length - 2} more runs`);
   return [`Hottest: ${most.label}, ${number(most.heat, 3)} °C, ${when(most.time)}`, ...during].join(", ");
 }
 

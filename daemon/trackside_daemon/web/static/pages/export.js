@@ -10,8 +10,6 @@ import { bytes, runAddress, number, plural } from "/static/format.js";
 
 export const title = "Export";
 
-const wholeNumber = new Intl.NumberFormat("en");
-
 const SEARCH_ABOVE = 8; // Groups with more items have a search field.
 const MAX_RUNS = 32; // As on Compare.
 
@@ -175,7 +173,7 @@ class Export {
         estimate(count, all[index].keys.length ? all[index].keys : this.keys.items, this.form));
       const size = sizes.reduce((sum, each) => sum + each, 0);
       const what = all.length > 1 ? `in ${all.length} files` : `as ${all.length && fileName(all[0], all[0].name)}`;
-      setText(this.total, `${wholeNumber.format(samples)} ${samples === 1 ? "sample" : "samples"}`);
+      setText(this.total, `${number(samples)} ${samples === 1 ? "sample" : "samples"}`);
       setText(this.aboutText, samples ? `About ${bytes(size)}, ${what}.` : "The selection has no samples.");
       this.#showTooLarge(size > MAX_BROWSER_BYTES);
       this.hasSamples = samples > 0;

@@ -8,7 +8,7 @@ import { hostSummary } from "/static/machine/host.js";
 import { runSelection } from "/static/overview/selection.js";
 import { MAX_ALERTS, LOSSES } from "/static/vocabulary.js";
 import { ago, runAddress, number, ofPlanned, plural, real, short, span, when } from "/static/format.js";
-import { getJson, query } from "/static/api.js";
+import { getJson, getSeries, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/interaction.js";
 import { withDetails } from "/static/charts/lines.js";
@@ -35,7 +35,7 @@ function runRow(first, selection) {
     state.update(run.state);
     const counts = LEVELS.filter((severity) => run.alerts?.[severity]);
     alerts.hidden = !counts.length;
-    setText(alerts, counts.map((severity) => `${run.alerts[severity]} ${severity}`).join(", "));
+    setText(alerts, counts.map((severity) => `${run.alerts[severity]} ${severity}`).join(", ") + (text.about && ":"));
     for (const [cell, element] of Object.entries(cells)) setText(element, text[cell] ?? "");
     setText(name, label);
     cells.about.title = text.about;
@@ -47,12 +47,13 @@ function runRow(first, selection) {
   return row;
 }
 
-// The live runs, those with trouble first: their verdict, or what they are.
-function liveItems(runs, colors, now) {
+// The live runs, those with trouble first: their verdict, or else their first alert, or what they are.
+function liveItems(runs, colors, { time: now, alerts }) {
   const owner = ownerOf(runs);
   const items = runs.map((run) => ({ run, label: run.name, color: colors.get(run.id), level: troubleOf(run),
     values: run.sparkline.map(real), text: {
-      about: run.verdict || [owner(run), run.world_size > 1 && plural(run.world_size, "rank"),
+      about: run.verdict || alerts.find((item) => item.run === run.id && item.severity !== "info")?.summary ||
+        [owner(run), run.world_size > 1 && plural(run.world_size, "rank"),
         run.attempt && `attempt ${run.attempt}`].filter(Boolean).join(" · "),
       loss: number(run.loss),
       step: run.step === undefined ? "" : `${number(run.step)}${run.total_steps
@@ -173,7 +174,7 @@ export function show(/** @type {Address} */ address) {
       if (live.length) setText(verdict, troubled ? `${troubled} of ${live.length} live need attention`
         : `${plural(live.length, "live run")}, without trouble`);
       update();
-      syncRows(list, liveItems(live, loss.colors, overview.time), ({ run }) => run.id,
+      syncRows(list, liveItems(live, loss.colors, overview), ({ run }) => run.id,
         ({ run }) => runRow(run, selection));
       for (const part of [host, alerts, gpus, endedList]) part.update(overview);
     },
@@ -226,8 +227,8 @@ function lossChart(signal) {
 
 async function load(runs, { by, from, to, points, signal }) {
   if (!runs.length) return [];
-  const { series } = await getJson(
-    `series?${query({ run: runs.map((run) => run.id), key: LOSSES, by, from, to, points, mean: true })}`, signal);
+  const wanted = { run: runs.map((run) => run.id), key: LOSSES, by, from, to, points, mean: true };
+  const series = await getSeries(wanted, signal);
   const names = labels(runs);
   return runs.flatMap((run, index) => {
     const own = series.filter((item) => item.run === run.id && item.attempt === run.attempt && item.points.length);

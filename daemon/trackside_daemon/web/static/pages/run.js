@@ -39,6 +39,8 @@ class Tabs {
   open(name) {
     this.selected = name;
     this.update();
+    const { button } = this.tabs.find((item) => item.name === name);
+    requestAnimationFrame(() => { this.list.scrollLeft = button.offsetLeft - this.list.clientWidth / 2; });
   }
 
   // Hides tabs without content, except the one that is open.
@@ -117,10 +119,11 @@ class RunPage {
     this.layers = new Layers(run, onSteps(this.selection), address.signal);
     const [benchmarks, checkpoints, captures] = [Benchmarks, Checkpoints, Captures].map((Section) =>
       new Section(run, address.signal));
-    const [ending, media] = [new Ending(run, address.signal), new Media(run, address.signal)];
+    const ending = new Ending(run, address.signal);
+    const [media, code] = [false, true].map((isCode) => new Media(run, address.signal, isCode));
     const [phaseTimes, config, architecture, attemptTable] = [phases(), configuration(), model(), attempts()];
     this.sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures,
-      phaseTimes, config, architecture, attemptTable];
+      phaseTimes, config, architecture, attemptTable, code];
     const times = { root: h("div.pair.run-times", {}, this.performance.ledger, phaseTimes.root) };
     /** @type {[string, string, { root: HTMLElement }[]][]} */
     const tabs = [
@@ -134,10 +137,11 @@ class RunPage {
       ["captures", "Captures", [captures]],
       ["checkpoints", "Checkpoints", [checkpoints]],
       ["benchmarks", "Benchmarks", [benchmarks]],
-      ["details", "Details", [config, this.metrics, attemptTable]],
+      ["details", "Details", [config, this.metrics, attemptTable, code]],
     ];
+    this.first = run.tags.includes("benchmark") && !run.step ? "benchmarks" : "charts";
     this.tabs = new Tabs(tabs.map(([name, text, parts]) => [name, text, parts.map((part) => part.root)]),
-      address.query.get("tab"), (tab) => this.#openTab(address, tab));
+      address.query.get("tab") ?? this.first, (tab) => this.#openTab(address, tab));
     this.root = h("div.run-page", {}, this.head.root, this.tabs.root);
     this.#show(run);
     this.head.updateExportLink(onSteps(this.selection), this.charts.filtered);
@@ -152,7 +156,7 @@ class RunPage {
 
   // A section that was hidden loads when it is shown.
   #openTab(address, tab) {
-    address.set({ tab: tab === "charts" ? "" : tab });
+    address.set({ tab: tab === this.first ? "" : tab });
     for (const item of this.sections) item.update(this.run);
   }
 

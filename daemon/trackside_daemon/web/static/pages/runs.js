@@ -5,7 +5,7 @@ import { h, setText, ENDED, fillSelect, unseen } from "/static/dom.js";
 import { plural } from "/static/format.js";
 import { icon } from "/static/icons.js";
 import { runSelection } from "/static/overview/selection.js";
-import { labels } from "/static/picker.js";
+import { labels, liveFirst } from "/static/picker.js";
 import { RUNS_MS, isDue } from "/static/polling.js";
 import { editRun } from "/static/runs/edit.js";
 import { allColumns, columnOf, completions, defaultColumns, grouped, prepared, sorted } from "/static/runs/columns.js";
@@ -117,12 +117,12 @@ class Runs {
     this.table.root.hidden = !this.runs.length;
     const ids = this.ids.length ? this.ids : defaultColumns(this.runs);
     this.shownIds = ids;
-    const names = allIds(this.runs, []).filter((id) => !NOT_GROUPED.includes(id));
+    const names = allColumns(this.runs, []).flatMap(([, ids]) => ids).filter((id) => !NOT_GROUPED.includes(id));
     fillSelect(this.groups, ["", ...names], (id) => columnOf(id)?.title ?? "none", this.group);
     const found = this.runs.filter(({ id }) => !this.deleted.has(id) && (!this.found || this.found.ids.has(id)));
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
-    if (this.sort.id === "started") ordered.sort((a, b) => Number(ENDED.has(a.state)) - Number(ENDED.has(b.state)));
+    if (this.sort.id === "started") liveFirst(ordered);
     const by = this.group && columnOf(this.group);
     const groups = by ? grouped(ordered, by) : [[undefined, ordered]];
     this.listed = groups.flatMap(([, runs]) => runs);
@@ -280,8 +280,6 @@ class Runs {
     setText(this.error, problem.message);
   }
 }
-
-const allIds = (runs, keys) => allColumns(runs, keys).flatMap(([, ids]) => ids);
 
 function readWidths() {
   try {

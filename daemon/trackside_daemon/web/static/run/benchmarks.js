@@ -30,7 +30,7 @@ export class Benchmarks {
       const { events } = await getJson(`events?${query({ run: this.id, limit: MAX_EVENTS })}`, this.signal);
       const found = newest(events.filter(({ kind, fields }) => kind === KIND && fields.latency_seconds));
       this.root.hidden = !found.length;
-      setText(this.note, `${found.length} combinations of variant and load`);
+      setText(this.note, `${plural(found.length, "combination")} of variant and load`);
       const charts = Object.keys(LOADS).flatMap((name) => throughputs(found, name)).slice(0, MOST_CHARTS);
       syncRows(this.charts, charts, (item) => item.title, (item) => this.#chart(item));
       rerender(this.body, JSON.stringify(found), () => results(found));

@@ -1,7 +1,8 @@
 // A chart of every key, in sections by the first part of the key's name, up to a slash; pinned ones come first.
 
-import { getJson, query } from "/static/api.js";
+import { getJson, getSeries, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { downloadReport } from "/static/export/files.js";
 import { calculated, isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { FORMULAS } from "/static/charts/settings.js";
@@ -135,6 +136,7 @@ export class Charts {
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
     const load = (request) => this.#loadBoth([key, chart.second], chart.formula, request);
     const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load }, this.signal);
+    chart.svg = () => downloadReport(this.run, { format: "svg", key }, this.signal);
     chart.others = () => [...this.charts.keys()].filter((other) => other !== key);
     if (workspace.full.includes(key)) chart.setFull(true);
     arrangeable(chart, key, workspace, () => this.shown);
@@ -212,7 +214,7 @@ export class Charts {
     const maxKeys = Math.floor(MAX_BUCKETS / points / this.attempts);
     const batch = isReload && ranks === "lowest" && maxKeys > 1;
     if (batch) return this.batch.series(key, params, maxKeys);
-    return (await getJson(`series?${query({ ...params, key })}`, signal)).series;
+    return getSeries({ ...params, key }, signal);
   }
 
   #filteredKeys() {
@@ -245,7 +247,7 @@ function toLine(item, index, params, attempts) {
     index: params === "all" && attempts === 1 ? rank : index };
 }
 
-// Returns [name, keys] of each section: the unnamed section first; within a section, losses first.
+// Returns [name, keys] of each section: those with a loss first, then the unnamed one; within one, losses first.
 export function sections(keys, workspace = { order: [] }) {
   const prefix = (key) => key.slice(0, Math.max(0, key.indexOf("/")));
   const indexes = new Map(keys.map((key, index) => [key, index]));
@@ -260,7 +262,8 @@ export function sections(keys, workspace = { order: [] }) {
   const isPlaced = workspace.order.length > 0; // By hand: losses need not come first.
   const order = (a, b) => (isPlaced ? 0 : rank(a) - rank(b)) || indexes.get(a) - indexes.get(b);
   return [...groups].filter(([, sectionKeys]) => sectionKeys.length)
-    .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)]);
+    .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)])
+    .sort(([, [a]], [, [b]]) => (isPlaced ? 0 : Number(isLoss(b)) - Number(isLoss(a))));
 }
 
 // Combines the requests of several charts for the same window into one request for several keys.
@@ -284,7 +287,7 @@ class SeriesBatch {
     const batch = { keys: [] };
     batch.answer = new Promise((resolve) => setTimeout(resolve, DELAY_MS)).then(() => {
       if (this.waiting.get(rest) === batch) this.waiting.delete(rest);
-      return getJson(`series?${rest}&${query({ key: batch.keys })}`, this.signal);
+      return getJson(`series?missing=ignore&${rest}&${query({ key: batch.keys })}`, this.signal);
     });
     return batch;
   }

@@ -46,7 +46,7 @@ export class Diagnosis {
 }
 
 function content(found) {
-  const unknown = found.unknown.map(({ what, why }) => h("li", {}, h("b", {}, what), `: ${why}`));
+  const unknown = found.unknown.map(({ what, why }) => h("li", {}, h("b", {}, what), ": ", withCode(why)));
   const advice = found.suggestions.map((item) => h("li", {}, h("b", {}, item.summary), `: ${item.advice}`));
   const { conclusion } = found.comparison;
   const effects = found.comparison.effects.filter((item) => item.ratio !== null).map(effect);

@@ -21,10 +21,9 @@ class ConsoleView {
     this.earlier = h("button.small", { onclick: () => this.#loadEarlier() }, "Earlier lines");
     this.status = h("p.quiet", { role: "status" });
     this.lines = h("ol.console-lines");
-    const frame = h("div.console", { tabindex: 0, role: "region", "aria-label": "Console" }, this.lines);
-    this.frame = frame;
+    this.frame = h("div.console", { tabindex: 0, role: "region", "aria-label": "Console" }, this.lines);
     this.root = fold("Console", { hidden: true, ontoggle: () => this.refresh() }, [this.count],
-      h("div.tools", {}, this.search, this.earlier), this.status, frame);
+      h("div.tools", {}, this.search, this.earlier), this.status, this.frame);
   }
 
   async update() {

@@ -92,10 +92,7 @@ export class Header {
         h("div.run-actions", {}, actions)),
       h("div.run-figures", {}, h("dl.run-tiles", {}, [...this.tiles.values()].map((item) => item.element)),
         this.results),
-      this.cause,
-      this.firing,
-      this.moreAlerts,
-      this.stacks.root);
+      this.cause, this.firing, this.moreAlerts, this.stacks.root);
   }
 
   // Sets the link to an export of what the charts show.
@@ -129,7 +126,7 @@ export class Header {
     const stops = (row && !ended ? row.verdict : run.verdict) || run.cause;
     const output = stops && run.state === "failed" ? [" ", h("a", { href: "?tab=output" }, "Output")] : [];
     rerender(this.cause, stops, () => [...withCode(stops ?? ""), ...output]);
-    const results = Object.entries(run.summary ?? {});
+    const results = run.tags.includes("benchmark") ? [] : Object.entries(run.summary ?? {}); // They have a table.
     this.results.hidden = !results.length;
     syncRows(this.results, results, ([key]) => key, ([key]) => result(key));
     this.cause.className = `run-cause ${run.state}`;

@@ -16,7 +16,7 @@ const BANDS = [["0.05", "0.95", "middle 90 %"], ["0.25", "0.75", "middle 50 %"]]
 const RISING = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const AROUND = [[5, 80, 174], [130, 180, 230], [235, 235, 235], [240, 160, 110], [170, 50, 10]];
 
-// Returns { position(value) from 0 to 1, low, high } of a map; logarithmic if the values are positive and far apart.
+// Returns { position(value) from 0 to 1, low, high } of a map; logarithmic if positive and far apart.
 function scaleOf(rows, around, linear, range) {
   const values = rows.flat().filter(Number.isFinite);
   if (!values.length) return { low: 0, high: 0, log: false, position: () => 0 };
@@ -24,11 +24,11 @@ function scaleOf(rows, around, linear, range) {
     const most = values.reduce((most, value) => Math.max(most, Math.abs(value)), 1e-12);
     return { low: -most, high: most, log: false, position: (value) => (value / most + 1) / 2 };
   }
-  const positive = values.filter((value) => value > 0);
+  const positive = values.filter((value) => value > 0).sort((a, b) => a - b);
   const low = values.reduce((least, value) => Math.min(least, value), range[0] ?? Infinity);
   const high = values.reduce((most, value) => Math.max(most, value), range[1] ?? -Infinity);
-  const least = positive.reduce((least, value) => Math.min(least, value), Infinity);
-  if (!linear && low >= 0 && high > 20 * least) {
+  const [least] = positive;
+  if (!linear && low >= 0 && (high > 20 * least || high > 4 * positive[positive.length >> 1])) {
     const [from, span] = [Math.log(least), Math.log(high / least)];
     return { low: least, high, log: true, position: (value) => (value > 0 ? (Math.log(value) - from) / span : 0) };
   }

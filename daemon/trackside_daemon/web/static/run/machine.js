@@ -68,11 +68,11 @@ export class Machine {
       const lines = linesOf(series.filter(({ key }) => this.#isOfRun(key)));
       // Such as GPUs of a machine without any, or of a run that was over after a moment.
       chart.root.hidden = this.ended && begin === undefined && lines.every((line) => line.points.length < 2);
+      this.root.hidden = this.charts.every((item) => item.root.hidden);
       return lines;
     };
-    const update = (begin, end) => this.#zoom(onZoom, begin, end);
-    const chart = new Chart({ title, by: "time", from, to, load, onZoom: update, sync: "run-machine", ...settings },
-      signal);
+    const chart = new Chart({ title, by: "time", from, to, load, sync: "run-machine", ...settings,
+      onZoom: (begin, end) => this.#zoom(onZoom, begin, end) }, signal);
     return chart;
   }
 

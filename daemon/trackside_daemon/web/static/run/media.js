@@ -1,24 +1,27 @@
-// Images, texts and tables that the training code logged: for each name a slider over its steps.
+// Images, texts and tables that the training code logged, for each name a slider over its steps; and that code itself.
 
 import { fetchApi, getJson, runPath } from "/static/api.js";
 import { h, setText, svg, syncRows, ENDED, fold, scrollable, table } from "/static/dom.js";
 import { number, plural, when } from "/static/format.js";
 
 const CACHED = 40; // Contents of a series that are kept, so that the slider moves at once.
+const CODE = "trackside/code";
 
 export class Media {
-  constructor(/** @type {Run} */ run, signal) {
+  constructor(/** @type {Run} */ run, signal, isCode = false) {
     this.id = run.id;
     this.signal = signal;
+    this.isCode = isCode;
     this.count = h("span.quiet");
     this.list = h("div.media");
-    this.root = fold("Media", { hidden: true }, [this.count], this.list);
+    this.root = fold(isCode ? "Code" : "Media", { hidden: true }, [this.count], this.list);
   }
 
   async update(/** @type {Run} */ run) {
     if (this.loaded && ENDED.has(run.state) && this.state === run.state) return;
     try {
-      const { media } = await getJson(`${runPath(this.id)}/media`, this.signal);
+      const media = (await getJson(`${runPath(this.id)}/media`, this.signal)).media
+        .filter(({ key }) => (key === CODE) === this.isCode);
       this.loaded = true;
       this.state = run.state;
       this.root.hidden = !media.length;
@@ -127,12 +130,9 @@ const CONTENTS = {
       rows.every((row) => row[place] === null || row[place] === undefined || typeof row[place] === "number");
     const heads = columns.map((name, place) => [name, isNumber(place) ? "number" : ""]);
     const body = rows.map((row) =>
-      h("tr", {}, columns.map((_, place) => h(isNumber(place) ? "td.number" : "td.text", {}, shown(row[place])))));
+      h("tr", {}, columns.map((_, place) => h(isNumber(place) ? "td.number" : "td.text", {},
+        typeof row[place] === "number" ? number(row[place]) : String(row[place] ?? "")))));
     const rest = omitted > 0 ? h("p.quiet", {}, `${plural(omitted, "more row")}.`) : "";
     return { element: scrollable(`Table ${key}`, table(heads, body), rest) };
   },
 };
-
-function shown(value) {
-  return typeof value === "number" ? number(value) : String(value ?? "");
-}

@@ -2,8 +2,8 @@
 
 import { fetchApi, query, runPath } from "/static/api.js";
 import { openDialog } from "/static/confirm.js";
-import { fileName } from "/static/export/files.js";
-import { download, h, setText } from "/static/dom.js";
+import { downloadReport } from "/static/export/files.js";
+import { h, setText } from "/static/dom.js";
 
 const SHOWN_MS = 2500; // The time that a button shows its result.
 const LOOPBACK = /^(localhost|127\.|\[::1\])/;
@@ -28,15 +28,16 @@ export function tunnel({ hostname, port }, host) {
 export function openShareDialog(/** @type {Run} */ run, encode, host, signal) {
   const address = new URL(location.href);
   address.searchParams.set("view", encode());
-  const report = async (format) => fetchApi(`${runPath(run.id)}/report/file?${query({ format })}`, { signal });
+  const markdown = async () =>
+    (await fetchApi(`${runPath(run.id)}/report/file?${query({ format: "markdown" })}`, { signal })).text();
   const save = async () => {
-    download(await (await report("html")).blob(), fileName({ keys: [], form: "html" }, run.name));
+    await downloadReport(run, { format: "html" }, signal);
     close();
   };
   const field = h("textarea", { rows: 3, readonly: true }, address.href);
   const command = tunnel(location, host);
   const buttons = [copyButton("Copy link", () => address.href, field),
-    copyButton("Copy Markdown", async () => (await report("markdown")).text(), field)];
+    copyButton("Copy Markdown", markdown, field)];
   const { close } = openDialog("Share", { action: "HTML report", submit: save, content: [
     h("p", {}, "The link shows the charts as you see them. It needs the token of this daemon: ",
       h("code", {}, "trackside token"), "."),

@@ -64,7 +64,7 @@ export function defaultColumns(runs) {
     new Set(runs.map((run) => JSON.stringify(run.settings.get(name))).filter(Boolean)).size > 1).slice(0, MOST_DEFAULT);
   const third = runs.some((run) => run.url !== undefined) ? "host" : "curve"; // Of all machines, or of this one.
   return ["name", "state", third, "loss", "step", ...results.map((name) => `summary.${name}`),
-    ...differing.map((name) => `config.${name}`), "duration", "started", "tags"];
+    ...differing.map((name) => `config.${name}`), "started", "duration", "tags"];
 }
 
 // Adds what columns read to a run of the API.
