@@ -103,7 +103,15 @@ def test_our_reader_of_kustomizations_agrees_with_kubectl(directory: Path) -> No
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
 def test_kubernetes_accepts_the_manifests(version: str) -> None:
     kinds = {one["kind"] for _, one in OBJECTS}
-    assert kinds == OPERATOR | {"Namespace", "PriorityClass", "ServiceAccount", "ConfigMap", "DaemonSet", "Job"}
+    assert kinds == OPERATOR | {
+        "Namespace",
+        "PriorityClass",
+        "ServiceAccount",
+        "ConfigMap",
+        "DaemonSet",
+        "Job",
+        "NetworkPolicy",
+    }
     for _, one in OBJECTS:
         if one["kind"] not in OPERATOR:
             kubernetes_validate.validate(one, version, strict=True)
