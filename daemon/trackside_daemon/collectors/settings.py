@@ -96,6 +96,16 @@ class KubeletSection(CollectorSection):
     )
 
 
+class TextfileSection(CollectorSection):
+    """The collector of other programs' text files."""
+
+    directory: str = setting(
+        "Directory, or pattern of several, whose *.prom files are served; empty for none.",
+        "",
+        examples=["/var/lib/trackside/textfiles"],
+    )
+
+
 class PathSection(Section):
     """Directories of the host's files; in a container they may be mounted elsewhere."""
 
@@ -124,3 +134,4 @@ class CollectorsSection(Section):
     ranks: RanksSection = RanksSection()
     ray: RaySection = RaySection()
     kubelet: KubeletSection = KubeletSection()
+    textfile: TextfileSection = TextfileSection()
