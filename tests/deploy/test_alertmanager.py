@@ -58,8 +58,7 @@ def test_secrets_are_read_from_files() -> None:
 @pytest.mark.parametrize(
     ("receiver", "labels"),
     [
-        ("heartbeat", ["alertname=Watchdog", "severity=none"]),
-        ("heartbeat", ["alertname=TracksideWatchdog", "severity=info"]),
+        ("heartbeat", ["alertname=TracksideWatchdog", "severity=none"]),
         ("nobody", ["alertname=TracksideRunStarted", "severity=info", "run=gpt"]),
         ("nobody", ["alertname=TracksideOomKilled", "severity=info", "instance=node7:21790"]),
         ("training", ["alertname=TracksideLossSpike", "severity=warning", "run=gpt", "rank=3"]),
