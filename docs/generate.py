@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -20,6 +21,7 @@ from trackside_daemon.cli.main import load
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
+from trackside_daemon.collectors.gpu.pod_owners import PodOwnersCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
 from trackside_daemon.collectors.host.host import (
@@ -46,12 +48,14 @@ from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import ENDS
 from trackside_daemon.model.troubles import GROUPS
 from trackside_daemon.service.config import Config
-from trackside_daemon.web.api.openapi import document
+from trackside_daemon.web.api.endpoints import ENDPOINTS
+from trackside_daemon.web.api.openapi import document, read_answers
 from trackside_daemon.web.api.overview.overview import MAX_ALERTS
+from trackside_daemon.web.app import OTHER_REASONS, REASONS
 from trackside_daemon.web.dashboard import STATIC
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from trackside_daemon.model.metric import Metric
@@ -68,7 +72,8 @@ HOST = (
 )
 METRICS = """# Metrics
 
-This page lists every family that the daemon exports. It is generated from the definitions in the code. All values are in
+This page lists every family that the daemon exports, a gauge unless it says otherwise, with its labels and meaning. It is generated
+from the definitions in the code; the HELP lines of `/metrics` say more, such as the source of a value. All values are in
 base units, which the name ends with; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN loss is a real NaN.
 
 The label `run` is the name that you chose. Further facts are labels of the `_info` families, which you can join:
@@ -121,8 +126,6 @@ settings need a restart. The daemon reads the file of `web.config.file` again wh
 <a id="custom-rules"></a><a id="notifications"></a><a id="storage"></a>Pages of their own describe
 [rules that you write](rules.md), [notifications](notifications.md) and [what the history deletes](history.md#where-and-how-much).
 
-| setting | description |
-|---|---|
 """
 CLIENT = """
 ## Variables of the client
@@ -158,12 +161,91 @@ made or replaced, and `trackside doctor` names them.
 HTTP_API = """# HTTP API
 
 The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, `Authorization: Bearer TOKEN`, or the
-credentials of the [web configuration](web.md). The daemon writes the token next to its push socket, in `push.token`, and keeps it over restarts.
-`/api/v1/openapi.json` is the same reference as an OpenAPI document.
+credentials of the [web configuration](web.md). `trackside token` prints the token, and `trackside token --role read` one that can only
+read. The [role](web.md#roles) of each endpoint stands beside it. A token lasts over restarts, until `trackside token --rotate`.
 
-Answers are JSON unless stated otherwise. An error is `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher.
-Times are Unix seconds. This page is generated from the daemon's OpenAPI document.
+```sh
+curl -H "Authorization: Bearer $(trackside token)" http://127.0.0.1:21790/api/v1/processes
+```
+
+In the examples below, `TOKEN` is that header. Their answers are shortened: lists to their first elements, long values to their begin.
+
+`/api/v1/openapi.json` is the same reference as an OpenAPI document, of which generators make typed clients. [Stable](stability.md) are its
+paths, parameters, statuses and fields; answers may get more fields. This page is generated from it, with answers from a test.
+
+| | |
+|---|---|
+| answers | JSON unless stated otherwise, whatever `Accept` says; compressed with `Accept-Encoding: gzip` |
+| NaN and infinities | the texts `"nan"`, `"inf"` and `"-inf"` |
+| times | Unix seconds; parameters may also be `2026-11-01`, `2026-11-01T08:00:00Z`, or `7d` for seven days ago |
+| errors | `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher. The reason is REASONS |
+| unknown names | a parameter that an endpoint does not have is 400; a run, a key or a file that there is not is 404 |
+| files | images and captures never change: send their `ETag` as `If-None-Match`, and the answer is 304 |
+| other origins | pages of other origins may read, with the token, if [`web.cors-origins`](configuration.md) names them; none may change anything |
+| limits | 2 answers from the history at a time, and 100 streams; the [web configuration](web.md) limits requests by address |
 """
+API = "http://127.0.0.1:21790/api/v1"
+SHORT = 100  # characters of a value in an example
+PLACES = {
+    "id": "gpt-small",
+    "capture": "0000000000a1",
+    "file": "NAME",
+    "layer": "head",
+    "number": "7",
+    "silence": "c76b66bd",
+    "pid": "4711",
+}
+_SILENCE = {
+    "id": "c76b66bd",
+    "labels": {"alert": "LossSpike", "run": "debug-*"},
+    "started": 1700000000.0,
+    "until": 1700007200.0,
+    "comment": "",
+}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "pin_run": {"pinned": True},
+    "request_layers": {"steps": 100, "ranks": [0, 1]},
+    "get_stacks": {
+        "ranks": [{"rank": 0, "seconds": 0.004, "threads": {"MainThread": ["train.py:12 in <module>"]}}],
+        "silent": [],
+    },
+    "get_ping": {"ranks": [{"rank": 0, "seconds": 0.002}], "silent": [1]},
+    "audit_checkpoints": {"run": "gpt-small"},
+    "delete_run": {"deleted": "gpt-small"},
+    "test_alert": {"alert": "TestAlert", "test": "8f2c01aa", "run": "", "severity": "warning", "started": 1700000000.0},
+    "add_silence": {"silence": _SILENCE, "firing": [], "kept": True, "why": ""},
+    "end_silence": {"silence": _SILENCE, "kept": True, "why": ""},
+    "import_run": {"run": "imported-1", "samples": 12000, "notes": []},
+    "pause_gpu": {"released": True, "paused_until": 1700000600.0, "holders": []},
+    "resume_gpu": {"resumed": True},
+    "get_processes": {
+        "processes": [
+            {
+                "pid": 4711,
+                "parent": 1,
+                "role": "rank",
+                "comm": "python",
+                "run": "gpt-small",
+                "user": "ann",
+                "command": "python train.py",
+                "gpus": [],
+                "started": 1700000000.7,
+            }
+        ]
+    },
+    "get_batches": {
+        "run": "gpt-small",
+        "batches": [{"step": 200, "rank": 0, "alert": 7, "samples": [17, 4], "count": 2}],
+    },
+    "get_machine": {"families": ["trackside_host_memory_available_bytes"]},
+    "end_process": {"pid": 4711, "signal": "SIGTERM"},
+    "get_status": {"version": "0.1.0", "gpus": [], "nvml": {"error": ""}},
+    "rotate_token": {"token": "…"},
+    "send_message": {"jsonrpc": "2.0", "id": 1, "result": {"tools": []}},
+    "get_silences": {"silences": [_SILENCE]},
+}
+"""Answers that no test records, by operation; tests/documentation holds them to their types."""
+RECORDED = DOCS.parent / "tests" / "behavior" / "recorded" / "api"
 
 CLIENT_PAGE = """# Python client
 
@@ -211,12 +293,19 @@ def sections() -> dict[str, list[Metric]]:
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),
         **{one.name: list(one.metrics) for one in HOST},
+        "kubelet": list(PodOwnersCollector.metrics),
         "ray": list(ray.FAMILIES),
         "sampler": _starting(daemon, "trackside_collector"),
         "ingest": [*_starting(daemon, "trackside_ingest"), training.SERIES_REJECTED],
         "pipeline": _starting(daemon, "trackside_pipeline"),
         "history": _starting(daemon, "trackside_history"),
-        "trackside": [daemon.BUILD_INFO, daemon.RELOADED, daemon.RELOADED_AT],
+        "trackside": [
+            daemon.BUILD_INFO,
+            daemon.RELOADED,
+            daemon.RELOADED_AT,
+            daemon.CONFIG_HASH,
+            daemon.CERTIFICATE_END,
+        ],
     }
 
 
@@ -230,22 +319,20 @@ def metrics_page() -> str:
     for name, members in sections().items():
         counts = Counter(label for one in members for label in one.labels)
         usual = [label for label, count in counts.items() if count > len(members) / 2]
-        having = (
-            f"Labels of all but those marked *only*: {', '.join(f'`{label}`' for label in usual)}.\n\n" if usual else ""
-        )
-        parts.append(f"\n## {name}\n\n{having}| family | type | meaning and source |\n|---|---|---|\n")
+        named = ", ".join(f"`{label}`" for label in usual)
+        parts.append(f"\n## {name}\n\n" + (f"All but those marked *only* have {named}.\n\n" if usual else ""))
         parts += [_family(one, usual) for one in sorted(members, key=lambda one: one.name)]
     return "".join(parts)
 
 
 def _family(one: Metric, usual: Sequence[str]) -> str:
-    """Return the row of a family, with the labels that it has besides the usual ones of its section."""
+    """Return the line of a family, with the labels that it has besides the usual ones of its section."""
     whole = set(usual) <= set(one.labels)
     labels = [label for label in one.labels if label not in usual] if whole else list(one.labels)
     more = f"{{{','.join(labels)}}}" if labels else ""
-    return (
-        f"| `{one.name}{more}` | {one.kind} | {'' if whole else '*only* ' if labels else '*no labels* '}{one.help} |\n"
-    )
+    kind = "" if one.kind == "gauge" else f", {one.kind}"
+    only = "" if whole else ", *only*" if labels else ", *no labels*"
+    return f"- `{one.name}{more}`{kind}{only}: {re.split(r'[;.] ', one.help)[0].rstrip('.')}\n"
 
 
 def configuration_page() -> str:
@@ -253,8 +340,8 @@ def configuration_page() -> str:
     rows = []
     for path in variables(Config).values():
         name = ".".join(path).replace("_", "-")
-        what = describe(Config, name).replace("|", "\\|")
-        rows.append(f"| `{name}` | {what} |\n")
+        what = describe(Config, name)
+        rows.append(f"- `{name}`: {what}\n")
     return CONFIGURATION + "".join(rows) + CLIENT
 
 
@@ -262,8 +349,7 @@ def commands_page() -> str:
     """Return the text of docs/commands.md, made from the commands' own help."""
     parts = [COMMANDS_PAGE, *_shared()]
     for group, commands in COMMANDS.items():
-        parts.append(f"\n## {group}\n\n| command | |\n|---|---|\n")
-        parts += [f"| [`{name}`](#{name}) | {one.summary} |\n" for name, one in commands.items()]
+        parts.append(f"\n## {group}\n\n{', '.join(f'[`{name}`](#{name})' for name in commands)}.\n")
         parts += [_command(name, load(name), 3) for name in commands]
     return "".join(parts)
 
@@ -356,17 +442,25 @@ def client_page() -> str:
     names = [name for name in names if _place(name).startswith("trackside.")]
     parts += [_documented(f"trackside.{name}", getattr(trackside, name)) for name in names]
     for name in CLASSES:
-        kind = getattr(trackside, name)
-        parts.append(_documented(f"trackside.{name}", kind))
-        members = [(one, member) for one, member in vars(kind).items() if not one.startswith("_")]
-        for one, member in members:
-            if callable(member) or isinstance(member, property):
-                whole = _documented(f"{name}.{one}", member)
-                same = name == "Run" and one in names
-                parts.append(
-                    f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if same else whole
-                )
+        parts += _class(name, names if name == "Run" else ())
     return "".join(parts)
+
+
+def python_page(page: str) -> str:
+    """Return docs/python.md with its reference, made from the docstrings; what is before it stays."""
+    begin, heading, _ = page.partition("## Reference\n")
+    classes = [part for name in ("History", "RunHistory", "Series", "Media") for part in _class(name)]
+    return "".join([begin, heading, _documented("trackside.open", trackside.open), *classes])
+
+
+def _class(name: str, same: Collection[str] = ()) -> Iterator[str]:
+    """Yield the sections of a class and of its members; those that are functions of the package, too, refer to these."""
+    kind = getattr(trackside, name)
+    yield _documented(f"trackside.{name}", kind)
+    for one, member in vars(kind).items():
+        if not one.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            whole = _documented(f"{name}.{one}", member)
+            yield f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if one in same else whole
 
 
 def _place(name: str) -> str:
@@ -379,13 +473,20 @@ def _documented(name: str, what: Any) -> str:
     """Return the section of a function, class or property: its signature and its docstring, whose lists have a bullet an entry."""
     shown = name.rpartition(".")[2] if name.startswith("trackside.") else name
     head = f'\n### <a id="{name}"></a>{name}\n'
-    if isinstance(what, property):
+    if isinstance(what, property) or what is trackside.Run:  # init makes it
         return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
-    try:
-        signature = re.sub(r"\b(?:collections\.abc|typing|trackside(?:\.\w+)*)\.|~", "", str(inspect.signature(what)))
-    except (TypeError, ValueError):
-        return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
-    return f"{head}\n```text\n{shown}{signature}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+    return f"{head}\n```text\n{shown}{_signature(what)}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+
+
+def _signature(what: Any) -> str:
+    """Return the signature of a function or class as its source has it, which is the same in every Python."""
+    function = vars(what)["__init__"] if isinstance(what, type) and "__init__" in vars(what) else what
+    node: Any = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+    if isinstance(node, ast.ClassDef):
+        return "()"
+    names = (*node.args.posonlyargs, *node.args.args)
+    shown = re.sub(r"^self(, )?", "", ast.unparse(node.args)) if names else ast.unparse(node.args)
+    return f"({shown})" + ("" if isinstance(what, type) or node.returns is None else f" -> {ast.unparse(node.returns)}")
 
 
 def _prose(docstring: str) -> str:
@@ -404,21 +505,93 @@ def _prose(docstring: str) -> str:
 
 
 def http_api_page() -> str:
-    """Return the text of docs/http-api.md, made from the daemon's OpenAPI document."""
-    parts = [HTTP_API]
-    for path, operations in document(__version__)["paths"].items():
-        for method, operation in operations.items():
-            parts.append(f"\n## {method.upper()} {path}\n\n{operation['summary']}\n")
-            if description := operation.get("description"):
-                parts.append(f"\n{description}\n")
-            if parameters := operation["parameters"]:
-                parts.append("\n| parameter | in | type | meaning |\n|---|---|---|---|\n")
-                parts += [
-                    f"| `{one['name']}` | {one['in']} | {_kind(one)} | {one['description']} |\n" for one in parameters
-                ]
-            if body := operation.get("requestBody"):
-                parts.append(f"\nBody: {_code(body['description'])}\n")
+    """Return the text of docs/http-api.md, made from the daemon's OpenAPI document and recorded answers."""
+    found, answers, examples = document(__version__), read_answers(), _examples()
+    reasons = ", ".join(f"`{reason}`" for reason in sorted({*REASONS.values(), *OTHER_REASONS}))
+    parts = [HTTP_API.replace("REASONS", reasons)]
+    for group in found["tags"]:
+        parts.append(f"\n## {group['name']}\n")
+        for path, operations in found["paths"].items():
+            for method, operation in operations.items():
+                if operation["tags"] == [group["name"]]:
+                    parts += _operation(method.upper(), path, operation, answers["answers"], examples)
+    parts.append(
+        "\n## Types\n\n`T|null` may be null, `[T]` is a list, `{*: T}` has any names, and a `field~` may be absent.\n\n"
+    )
+    parts.append("`value` is a number, or the text `nan`, `inf` or `-inf`.\n\n| type | fields |\n|---|---|\n")
+    parts += [
+        f"| {name} | `{_notation(one)}` |\n".replace("|null", "\\|null") for name, one in answers["types"].items()
+    ]
     return "".join(parts)
+
+
+def _operation(
+    method: str, path: str, operation: Mapping[str, Any], answers: Mapping[str, Any], examples: Mapping[str, Any]
+) -> Iterator[str]:
+    yield f"\n### {method} {path}\n\n{operation['summary']} Role: `{operation['x-role']}`.\n"
+    if description := operation.get("description"):
+        yield f"\n{description}\n"
+    if parameters := operation["parameters"]:
+        yield "\n| parameter | in | type | meaning |\n|---|---|---|---|\n"
+        for one in parameters:
+            place = "query, required" if one["in"] == "query" and one["required"] else one["in"]
+            yield f"| `{one['name']}` | {place} | {_kind(one)} | {one['description']} |\n"
+    body = operation.get("requestBody")
+    if body:
+        yield f"\nBody: {_code(body['description'])}\n"
+    name = operation["operationId"]
+    if name in answers:
+        yield f"\nAnswer: `{_notation(answers[name])}`\n"
+    asked, answer = examples.get(f"{method} {path}", (path, None))
+    asked = re.sub(r"{(\w+)}", lambda place: PLACES[place[1]], asked)
+    answer = EXAMPLES.get(name, answer)
+    if answer is None and answers.get(name) in {"Alert", "Capture"}:
+        answer = examples[{"Alert": "GET /alerts/{number}", "Capture": "GET /captures/{capture}"}[answers[name]]][1]
+    data = f" -d '{body['description']}'" if body and body["description"].startswith("{") else ""
+    words = "" if method == "GET" else f" -X {method}"
+    shown = "" if answer is None else f"{_shortened(answer)}\n"
+    yield f"\n```text\n$ curl -H \"$TOKEN\"{words}{data} '{API}{asked}'\n{shown}```\n"
+
+
+def _notation(of: Any) -> str:
+    """Return a type as answers.yaml writes it, in one line."""
+    if isinstance(of, list):
+        return f"[{_notation(of[0])}]"
+    if isinstance(of, dict):
+        return "{" + ", ".join(f"{name}: {_notation(one)}" for name, one in of.items()) + "}"
+    return str(of)
+
+
+def _examples() -> dict[str, tuple[str, Any]]:
+    """Return by method and path a recorded question and its answer, the one with the most in it."""
+    patterns = [(one, re.compile(re.sub(r"{\w+}", "[^/?]+", one.path))) for one in ENDPOINTS]
+    found: dict[str, tuple[str, Any]] = {}
+    for file in sorted(RECORDED.rglob("*.json")):
+        if file.stem in {"refused", "message", "openapi"}:
+            continue
+        for question, answer in json.loads(file.read_text(encoding="utf-8")).items():
+            method, asked = question.split(" ")[:2]
+            one = next(one for one, pattern in patterns if pattern.fullmatch(asked.partition("?")[0]))
+            best = found.get(f"{method} {one.path}", ("", None))[1]
+            if isinstance(answer, dict) and "status" not in answer and len(str(answer)) > len(str(best or "")):
+                found[f"{method} {one.path}"] = asked, answer
+    return found
+
+
+def _shortened(answer: Mapping[str, Any]) -> str:
+    """Return an answer with a line for each field, and one element of each list."""
+    lines = [f'  "{name}": {_cut(json.dumps(_first(value), ensure_ascii=False))}' for name, value in answer.items()]
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _first(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_first(one) for one in value[: 1 if value and isinstance(value[0], (dict, list)) else 6]]
+    return {name: _first(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHORT else f"{text[:SHORT]}…"
 
 
 def alerts_page(page: str) -> str:
@@ -444,7 +617,9 @@ def _alert(trouble: Trouble) -> str:
 def _kind(parameter: Mapping[str, Any]) -> str:
     """Return the type of a parameter: ``string``, or ``string, repeatable`` for a list."""
     schema = parameter["schema"]
-    return f"{schema['items']['type']}, repeatable" if schema["type"] == "array" else schema["type"]
+    if "anyOf" in schema:
+        return "number or date"
+    return f"{schema['items']['type']}, repeatable" if schema["type"] == "array" else str(schema["type"])
 
 
 def _code(text: str) -> str:
@@ -500,6 +675,8 @@ def main() -> None:
     (DOCS / "http-api.md").write_text(http_api_page(), encoding="utf-8")
     (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
     (DOCS / "client.md").write_text(client_page(), encoding="utf-8")
+    python_md = DOCS / "python.md"
+    python_md.write_text(python_page(python_md.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "commands.md").write_text(commands_page(), encoding="utf-8")
 
 

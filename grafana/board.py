@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from grafana.panels import SOURCE, expand
+from grafana.panels import SOURCE, expand, of_sites
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 TAG = "trackside"
 
 VARIABLES = {
-    "job": ("Job", "label_values(trackside_build_info, job)"),
-    "instance": ("Instance", 'label_values(trackside_build_info{job=~"$job"}, instance)'),
+    "cluster": ("Cluster", "label_values(trackside_build_info, CLUSTER)"),
+    "job": ("Job", 'label_values(trackside_build_info{CLUSTER=~"$cluster"}, job)'),
+    "instance": ("Instance", 'label_values(trackside_build_info{CLUSTER=~"$cluster", job=~"$job"}, instance)'),
     "run": ("Run", "label_values(trackside_training_run_info{HERE}, run)"),
     "rank": ("Rank", "label_values(trackside_training_rank_state{RUN}, rank)"),
     "gpu": ("GPU", "label_values(trackside_gpu_info{HERE}, gpu)"),
@@ -59,7 +60,7 @@ def annotation(
         timestamps: The value is the time of the mark, in Unix milliseconds.
     """
     query = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color)
-    query.expr(expand(expr)).title_format(title).text_format(text).tag_keys(tags)
+    query.expr(of_sites(expr)).title_format(title).text_format(text).tag_keys(tags)
     return query.use_value_for_time(True) if timestamps else query
 
 
@@ -81,7 +82,7 @@ def board(
         title: Title without the project's name.
         description: The questions that it answers.
         rows: Rows from top to bottom.
-        variables: Names from `VARIABLES`, in addition to ``datasource``, ``job`` and ``instance``.
+        variables: Names from `VARIABLES`, in addition to ``datasource``, ``cluster``, ``job`` and ``instance``.
         single: Variables with exactly one value.
         annotations: Annotations of all charts.
         refresh: Interval of automatic reloads.
@@ -96,7 +97,7 @@ def board(
         .keep_time(True)
     )
     builder.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-    for name in ("job", "instance", *variables):
+    for name in ("cluster", "job", "instance", *variables):
         builder.with_variable(_variable(name, multiple=name not in single))
     for query in annotations:
         builder.annotation(query)
@@ -140,4 +141,4 @@ def _variable(name: str, *, multiple: bool) -> dashboard.QueryVariable:
     if not multiple:
         return variable.multi(False).include_all(False)
     variable.current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))
-    return variable.multi(True).include_all(True).all_value(".+")
+    return variable.multi(True).include_all(True).all_value(".*" if name == "cluster" else ".+")

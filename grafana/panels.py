@@ -1,6 +1,6 @@
 """Panels of all dashboards: a title, a description, a unit, and queries with legends.
 
-In a query, `{HERE}`, `{RUN}`, `{RANK}` and `{GPU}` stand for the matchers of the dashboard's variables, and further matchers
+In a query, `CLUSTER` stands for the label of the cluster, and `{HERE}`, `{RUN}`, `{RANK}` and `{GPU}` stand for the matchers of the dashboard's variables, and further matchers
 may follow: ``trackside_gpu_up{GPU}``, ``trackside_training_phase_seconds_total{RANK, phase="data"}``.
 """
 
@@ -25,13 +25,16 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heats
 from grafana_foundation_sdk.models import prometheus as prometheus_models
 
+from trackside_daemon.alerts.rules.query import Targets
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 """The Prometheus that the viewer selects."""
 
-HERE = 'job=~"$job", instance=~"$instance"'
+TARGETS = Targets(clusters=("CLUSTER",))
+HERE = 'CLUSTER=~"$cluster", job=~"$job", instance=~"$instance"'
 # Backticks are the safest quotes for names: Grafana does not escape "$run" as a pattern when one run is selected and leaves double
 # quotes in it, and the backslashes of "${run:regex}" are invalid in PromQL. Only ` itself remains, see board.RUN_FILTER.
 _MATCHERS = {
@@ -87,6 +90,12 @@ def expand(expr: str) -> str:
     return re.sub(r"\{(HERE|RUN|RANK|GPU)\b", lambda match: "{" + _MATCHERS[match[1]], " ".join(expr.split()))
 
 
+def of_sites(expr: str) -> str:
+    """Return an expanded query in which machines and runs of equal names in two clusters or namespaces stay two."""
+    named = r"\b(on|by) \((?!CLUSTER)([^)]*\b(?:instance|run)\b)"
+    return re.sub(named, lambda found: f"{found[1]} ({TARGETS.of_site(found[2])}", expand(expr))
+
+
 def value_texts(meanings: Mapping[int, tuple[str, str]]) -> list[Any]:
     """Return mappings of values to a text and a color."""
     return [
@@ -105,6 +114,7 @@ def lines(title: str, description: str, unit: str, *queries: Query, **how: Any) 
     Keywords:
         levels: Thresholds, drawn as dashed lines.
         stacked: Stack the lines.
+        colors: Colors by the legend of a line, where they have a meaning.
         log: Use a logarithmic axis.
         minimum, maximum: The ends of the axis.
         decimals: Decimal places.
@@ -121,6 +131,8 @@ def lines(title: str, description: str, unit: str, *queries: Query, **how: Any) 
     )
     panel.tooltip(common.VizTooltipOptions().mode(kinds.TooltipDisplayMode.MULTI).sort(kinds.SortOrder.DESCENDING))
     panel.color_scheme(_colors(models.FieldColorModeId.PALETTE_CLASSIC))
+    for name, color in how.pop("colors", {}).items():
+        panel.override_by_name(name, [models.DynamicConfigValue("color", _fixed(color))])
     if how.pop("stacked", False):
         panel.stacking(common.StackingConfig().mode(kinds.StackingMode.NORMAL)).fill_opacity(40)
     if how.pop("log", False):
@@ -247,7 +259,7 @@ def rows(title: str, description: str, *queries: Query, columns: Sequence[Column
             for query, letter in zip(queries, _LETTERS, strict=False)
         ]
     )
-    sources = [column.source for column in columns]
+    sources = [*(column.source for column in columns), *TARGETS.sites]
     added = ("Time", "Value", *(f"Value #{letter}" for letter in _LETTERS[: len(queries)]))
     order = {
         "excludeByName": {name: True for name in added if name not in sources},
@@ -275,12 +287,12 @@ def link(title: str, uid: str, *kept: str, **variables: str) -> dashboard.Dashbo
     Args:
         title: Text of the link.
         uid: Identifier of the other dashboard.
-        kept: Variables passed on unchanged, such as ``run``; data source and job always are.
+        kept: Variables passed on unchanged, such as ``run``; data source, cluster and job always are.
         variables: Variables passed with another value, such as ``rank="${__field.labels.rank:percentencode}"``.
     """
     parameters = "".join(f"&${{{name}:queryparam}}" for name in kept)
     parameters += "".join(f"&var-{name}={value}" for name, value in variables.items())
-    url = f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}&${{job:queryparam}}{parameters}"
+    url = f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}&${{cluster:queryparam}}&${{job:queryparam}}{parameters}"
     return dashboard.DashboardLink(title).url(url).type(models.DashboardLinkType.LINK)
 
 
@@ -317,7 +329,7 @@ def _target(
     query: Query, letter: str, form: Any = prometheus_models.PromQueryFormat.TIME_SERIES
 ) -> prometheus.Dataquery:
     target = (
-        prometheus.Dataquery().datasource(SOURCE).expr(expand(query.expr)).legend_format(query.legend).ref_id(letter)
+        prometheus.Dataquery().datasource(SOURCE).expr(of_sites(query.expr)).legend_format(query.legend).ref_id(letter)
     )
     target.format(form)
     return target.instant() if query.instant else target.range()

@@ -9,7 +9,7 @@ from trackside_daemon.model.records import ENDS
 STATES = (*reversed(ENDS), "starting", "running", "stalled")
 """Several nodes show the highest: live before ended states, stalled first among those, and the worst end before better ones."""
 
-_COLORS = {
+STATE_COLORS = {
     "finished": "semi-dark-blue",
     "stopped": "yellow",
     "lost": "orange",
@@ -18,7 +18,7 @@ _COLORS = {
     "stalled": "dark-orange",
     "running": "green",
 }
-STATE_TEXTS = value_texts({number: (name, _COLORS[name]) for number, name in enumerate(STATES, 1)})
+STATE_TEXTS = value_texts({number: (name, STATE_COLORS[name]) for number, name in enumerate(STATES, 1)})
 
 SEVERITIES = {"info": "blue", "warning": "orange", "critical": "red"}
 SEVERITY_TEXTS = value_texts({0: ("over", "text")} | dict(enumerate(SEVERITIES.items(), 1)))

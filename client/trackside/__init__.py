@@ -7,7 +7,7 @@
         trackside.push(step=step, loss=loss)
 
 The first push opens a run; `init` opens one with a name, a configuration and more. A push costs about as much as an
-append to a list, never waits for the network, the disk or the daemon, and never raises.
+append to a list, never waits for the network, the disk or the daemon, and never raises. `trackside.open` reads the history.
 """
 
 import sys as _sys
@@ -44,10 +44,16 @@ _HOMES = {
     "Run": "trackside.run",
     "open": "trackside.history",
     "resume_path": "trackside.environment.restart",
+    "History": "trackside_daemon.questions.opened",
+    "RunHistory": "trackside_daemon.questions.opened_run",
+    **dict.fromkeys(("Media", "Series"), "trackside_daemon.questions.opened_series"),
+    **dict.fromkeys(("UnknownKeyError", "UnknownRunError"), "trackside_daemon.history.read.reader"),
+    "HistoryError": "trackside_daemon.history.directory",
 }
 """Modules of what is not in `trackside.default_run`."""
 
-_BUILTIN = ["open"]  # public too, but `from trackside import *` must not replace the builtin
+# Public too, but `from trackside import *` must not replace the builtin, nor import the daemon in a training.
+_WITHOUT_STAR = ["open", "__version__", *(name for name, home in _HOMES.items() if home.startswith("trackside_daemon"))]
 
 _IN_PARTS = not {"trackside_daemon", "trackside_imports"}.isdisjoint(_sys.modules)
 """The daemon, a command or a process that `--auto` watches has imported this, and needs only parts of the package."""
@@ -79,6 +85,14 @@ if TYPE_CHECKING or not _IN_PARTS:
     from trackside.run import Run
 
 if TYPE_CHECKING:
+    from trackside_daemon.history.directory import HistoryError as HistoryError
+    from trackside_daemon.history.read.reader import UnknownKeyError as UnknownKeyError
+    from trackside_daemon.history.read.reader import UnknownRunError as UnknownRunError
+    from trackside_daemon.questions.opened import History as History
+    from trackside_daemon.questions.opened_run import RunHistory as RunHistory
+    from trackside_daemon.questions.opened_series import Media as Media
+    from trackside_daemon.questions.opened_series import Series as Series
+
     __version__: str
 else:
 
@@ -86,14 +100,14 @@ else:
         """Return the version, or import the client at its first use."""
         if name == "__version__":
             return _import_module("importlib.metadata").version("trackside")
-        if name not in __all__ + _BUILTIN:
+        if name not in __all__ + _WITHOUT_STAR:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = getattr(_import_module(_HOMES.get(name, "trackside.default_run")), name)
         return globals()[name]
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__ + _BUILTIN)
+    return sorted(__all__ + _WITHOUT_STAR)
 
 
 @_register  # now, so that what exit handlers push is sent too: handlers run in reverse order

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from trackside.environment.config import as_json, as_mapping, plain
-from trackside.environment.exit_status import STATUSES
+from trackside.environment.exit_status import Status, checked_status
 from trackside.environment.identity import identify
 from trackside.environment.process_info import correlation
 from trackside.environment.restart import restart, resume_path
@@ -20,7 +20,7 @@ from trackside.packing import text_of, writable
 from trackside.process_state import ProcessState
 from trackside.pytorch.watcher import Watcher
 from trackside.roles import stated
-from trackside.row_queue import RowQueue, whole_number
+from trackside.row_queue import RowQueue, Severity, whole_number
 from trackside.run import Run
 from trackside.totals.flops import flops
 from trackside.totals.phases import Phase, PhaseMark, TimedLoader
@@ -65,6 +65,7 @@ def init(
     ranks: Literal["all", "zero"] | None = None,
     roles: Mapping[str, str] | None = None,
     profile: Mapping[str, Any] | None = None,
+    page: bool = False,
 ) -> Run:
     """Open a run, and make it the default run, which `push`, `finish` and the other functions of the package use.
 
@@ -97,6 +98,7 @@ def init(
             after the pushed ``epoch`` has reached 1 and 5; without ``epochs`` once, after 5 steps. ``shapes``, ``stacks``
             and ``memory`` are options of the profile. To be set before PyTorch is imported, so that PyTorch records
             itself: the variables of docs/captures.md, as `trackside run` does. Otherwise the client records.
+        page: Whether alerts of this run may page somebody, on a machine of many users: it sets the tag ``page``.
 
     Returns:
         The run.
@@ -115,7 +117,7 @@ def init(
     if total_steps is not None and not 0 <= total_steps < 2**63:
         raise ValueError(f"total_steps is {total_steps}, which is not between 0 and 2**63 - 1")
     words = (tags,) if isinstance(tags, str) else tuple(map(str, tags))
-    words = words or tuple(os.environ.get("TRACKSIDE_TAGS", "").split(","))
+    words = (*(words or os.environ.get("TRACKSIDE_TAGS", "").split(",")), *(("page",) if page else ()))
     words = tuple(writable(word.strip()) for word in words if word.strip())
     enabled = enabled and os.environ.get("TRACKSIDE_DISABLED", "").lower() in OFF
     pushing = _pushing_ranks(ranks)
@@ -230,24 +232,24 @@ def observe(
     return _default().observe(model, optimizer, every=every, **chosen)  # type: ignore[arg-type]
 
 
-def log_image(key: str, image: Any, step: int | None = None) -> None:
+def log_image(key: str, image: Any, *, step: int | None = None) -> None:
     """Record an image in the default run, as `Run.log_image`."""
-    _default().log_image(key, image, step)
+    _default().log_image(key, image, step=step)
 
 
-def log_text(key: str, text: str, step: int | None = None) -> None:
+def log_text(key: str, text: str, *, step: int | None = None) -> None:
     """Record a text in the default run, as `Run.log_text`."""
-    _default().log_text(key, text, step)
+    _default().log_text(key, text, step=step)
 
 
-def log_table(key: str, rows: Any, step: int | None = None, *, columns: Sequence[str] | None = None) -> None:
+def log_table(key: str, rows: Any, *, step: int | None = None, columns: Sequence[str] | None = None) -> None:
     """Record a table in the default run, as `Run.log_table`."""
-    _default().log_table(key, rows, step, columns=columns)
+    _default().log_table(key, rows, step=step, columns=columns)
 
 
-def log_histogram(key: str, values: Any, step: int | None = None) -> None:
+def log_histogram(key: str, values: Any, *, step: int | None = None) -> None:
     """Record a histogram in the default run, as `Run.log_histogram`."""
-    _default().log_histogram(key, values, step)
+    _default().log_histogram(key, values, step=step)
 
 
 def event(kind: str, /, **fields: Any) -> None:
@@ -260,9 +262,9 @@ def summary(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
     _default().summary(values, **named)
 
 
-def alert(title: str, text: str = "", severity: str = "warning") -> None:
+def alert(title: str, text: str = "", *, severity: Severity = "warning") -> None:
     """Raise an alert in the default run, as `Run.alert`."""
-    _default().alert(title, text, severity)
+    _default().alert(title, text, severity=severity)
 
 
 def correlation_id() -> str:
@@ -273,17 +275,12 @@ def correlation_id() -> str:
     return correlation(os.environ)
 
 
-def finish(status: str = "finished") -> None:
+def finish(status: Status = "finished") -> None:
     """End the default run, as `Run.finish`. The next push opens another one.
 
     In a forked child this leaves the parent's run alone.
-
-    Raises:
-        ValueError: The status is not ``finished``, ``stopped`` or ``failed``.
     """
-    if status not in STATUSES:
-        raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
-    _end_default(status)
+    _end_default(checked_status(status))
 
 
 def end_all() -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, overload
 if TYPE_CHECKING:
     import os
 
-    from trackside_daemon.history.frames.opened import History, RunHistory
+    from trackside_daemon.questions.opened import History
+    from trackside_daemon.questions.opened_run import RunHistory
 
 
 @overload
@@ -30,7 +31,7 @@ def open(run: str | None = None, *, path: str | os.PathLike[str] | None = None) 
         HistoryError: There is no history, or it cannot be read.
         UnknownRunError: No run, or several, have this id or name.
     """
-    from trackside_daemon.history.frames.opened import History
+    from trackside_daemon.questions.opened import History
 
     history = History(path)
     return history if run is None else history.run(run)

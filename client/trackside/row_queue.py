@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from trackside.device_scalars import DeviceScalars
 from trackside.environment.config import as_json
@@ -47,7 +47,8 @@ MEDIA_BYTES_WAITING = 8 * 1024 * 1024  # limit of queued images, texts and table
 MAX_WARNED_KEYS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
 
-_SEVERITIES = ("info", "warning", "critical")
+Severity = Literal["info", "warning", "critical"]
+_SEVERITIES = get_args(Severity)
 
 
 class StepTimer(Protocol):

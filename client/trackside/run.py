@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trackside.environment.exit_status import STATUSES, exception_fields, outcome
+from trackside.environment.exit_status import checked_status, exception_fields, outcome
 from trackside.limits import ROWS_WAITING
 from trackside.media.pixels import read
 from trackside.media.tables import histogram_json, table_json
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from trackside.row_queue import RowQueue
+    from trackside.environment.exit_status import Status
+    from trackside.row_queue import RowQueue, Severity
 
 T = TypeVar("T")
 
@@ -50,6 +51,12 @@ class Run:
 
     def __reduce__(self) -> tuple[type[Run], tuple[RowQueue]]:
         return Run, (self.queue,)
+
+    def __repr__(self) -> str:
+        return f"<trackside run {self.name!r} ({self.id}), rank {self.rank}{'' if self.is_open else ', closed'}>"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name != "queue"]
 
     @property
     def id(self) -> str:
@@ -267,7 +274,7 @@ class Run:
         watcher.observe(model, wanted)
         return watcher
 
-    def log_image(self, key: str, image: Any, step: int | None = None) -> None:
+    def log_image(self, key: str, image: Any, *, step: int | None = None) -> None:
         """Record an image, for the page of the run and for reports. The call copies it and returns; it never raises.
 
         Args:
@@ -282,7 +289,7 @@ class Run:
         """
         self.queue.append_media("image", key, step, lambda: read(image))
 
-    def log_text(self, key: str, text: str, step: int | None = None) -> None:
+    def log_text(self, key: str, text: str, *, step: int | None = None) -> None:
         """Record a text, such as a generated one; at most 65,536 characters, without what looks like a secret.
 
         Args:
@@ -295,7 +302,7 @@ class Run:
         """
         self.queue.append_media("text", key, step, lambda: text_bytes(str(text)))
 
-    def log_table(self, key: str, rows: Any, step: int | None = None, *, columns: Sequence[str] | None = None) -> None:
+    def log_table(self, key: str, rows: Any, *, step: int | None = None, columns: Sequence[str] | None = None) -> None:
         """Record a table of at most 1,000 rows, 64 columns and 256 KiB; further rows are left out and counted.
 
         Args:
@@ -309,7 +316,7 @@ class Run:
         """
         self.queue.append_media("table", key, step, lambda: table_json(rows, columns))
 
-    def log_histogram(self, key: str, values: Any, step: int | None = None) -> None:
+    def log_histogram(self, key: str, values: Any, *, step: int | None = None) -> None:
         """Record the distribution of numbers, in 64 bins of equal width.
 
         Args:
@@ -388,7 +395,7 @@ class Run:
         loads = [Load(batch, length) for batch in batch_sizes or (0,) for length in lengths or (0,)]
         return benchmark(self, model, inputs, loads, variants=variants, seconds=seconds)
 
-    def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
+    def alert(self, title: str, text: str = "", *, severity: Severity = "warning") -> None:
         """Raise an alert from the training code.
 
         Args:
@@ -401,20 +408,15 @@ class Run:
         """
         self.queue.alert(title, text, severity)
 
-    def finish(self, status: str = "finished") -> None:
+    def finish(self, status: Status = "finished") -> None:
         """End the run: send everything, and wait at most ``$TRACKSIDE_FLUSH_TIMEOUT`` seconds (default 2).
 
         What the daemon has not acknowledged by then goes to the spool. A second call does nothing.
 
         Args:
-            status: ``finished``, ``stopped`` or ``failed``.
-
-        Raises:
-            ValueError: The status is another word.
+            status: ``finished``, ``stopped`` or ``failed``. Any other value counts as ``stopped``, with one warning.
         """
-        if status not in STATUSES:
-            raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
-        self.queue.close(status)
+        self.queue.close(checked_status(status))
 
     def __enter__(self) -> Run:  # noqa: PYI034  Self came with Python 3.11
         return self

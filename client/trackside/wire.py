@@ -279,6 +279,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         k8s_pod: Name of the Kubernetes pod.
         k8s_namespace: Name of its namespace.
         k8s_container: Name of the container in it.
+        partition: Slurm's partition.
         launch: Id of the ``trackside run`` that has started it (``$TRACKSIDE_LAUNCH``).
         daemonic: It is a daemon process of `multiprocessing`, such as a worker of a pool: its parent ends it by SIGTERM.
         roles: Roles that the user states for keys of the run (`trackside.roles`).
@@ -299,6 +300,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     k8s_pod: str = ""
     k8s_namespace: str = ""
     k8s_container: str = ""
+    partition: str = ""
     launch: str = ""
     daemonic: bool = False
     roles: dict[str, str] = {}

@@ -22,6 +22,9 @@ SINFO = ["sinfo", "--Node", "--noheader", "--format=%N|%o|%T"]
 OFF = "~%"
 """Last characters of the states of nodes that are powered down or powering down, which are no targets."""
 
+QUIET = re.compile(r"(drain|maint|reboot)[a-z]*", re.ASCII)
+"""States in which nobody is to be called: they are a label of the target, node_state, which only `up` keeps."""
+
 SECONDS = 30
 LABEL = re.compile(r"([A-Za-z_]\w*)=(.+)", re.ASCII)
 
@@ -63,12 +66,15 @@ def groups(printed: str, port: int, labels: dict[str, str]) -> list[dict[str, ob
     for row in rows:
         if len(row) != 3:
             raise NoNodesError(f"sinfo printed {'|'.join(row)!r} instead of NAME|ADDRESS|STATE")
-    found = {name: address for name, address, state in rows if state[-1:] not in OFF}
+    found = {name: (address, QUIET.match(state)) for name, address, state in rows if state[-1:] not in OFF}
     if not found:
         raise NoNodesError("sinfo lists no node that is powered up; check the names of the partition and the nodes")
     return [
-        {"targets": [f"{address}:{port}"], "labels": {"instance": name, **labels}}
-        for name, address in sorted(found.items())
+        {
+            "targets": [f"{address}:{port}"],
+            "labels": {"instance": name, **labels, **({"node_state": state[0]} if state else {})},
+        }
+        for name, (address, state) in sorted(found.items())
     ]
 
 

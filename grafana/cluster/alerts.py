@@ -6,7 +6,6 @@ from grafana.board import Row
 from grafana.panels import ZERO_IF_UP, Query, above, bars, lines, link
 from grafana.states import SEVERITIES, SEVERITY_TEXTS, severity
 from grafana.tables import Text, Value, joined_table
-from grafana_foundation_sdk.models import dashboard as models
 
 FIRING = "trackside_alert_firing{HERE, run=~`(${run:regex})?`}"
 """Alerts of the selected runs, and of nodes and GPUs, which have no run. VictoriaMetrics 1.79 reads ``.+|`` as ``.+``."""
@@ -48,17 +47,15 @@ def _firing() -> object:
 
 def _over_time() -> object:
     counts = (Query(f'sum({FIRING[:-1]}, severity="{name}"}}) or {ZERO_IF_UP}', name) for name in reversed(SEVERITIES))
-    panel = lines(
+    return lines(
         "Firing alerts by severity",
         "How many alerts fired when. If many fire at once, they usually have one cause: read the oldest critical one first.",
         "none",
         *counts,
+        colors=SEVERITIES,
         stacked=True,
         minimum=0,
     )
-    for name, color in SEVERITIES.items():
-        panel.override_by_name(name, [models.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": color})])
-    return panel
 
 
 def _started() -> object:

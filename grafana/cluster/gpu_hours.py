@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from grafana.board import Row
-from grafana.panels import PLAIN, ZERO_IF_UP, Query, bars, lines, link, number
-
-from trackside_daemon.alerts.rules.query import TARGETS
+from grafana.panels import PLAIN, TARGETS, ZERO_IF_UP, Query, bars, lines, link, number
 
 GPU = TARGETS.of_machine("gpu", "uuid")
 SAMPLES = 60

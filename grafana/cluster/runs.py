@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana.board import Row
 from grafana.panels import Query, above, bars, lines, link
-from grafana.states import STATE_TEXTS, state
+from grafana.states import STATE_COLORS, STATE_TEXTS, state
 from grafana.stragglers import straggler_ratio
 from grafana.tables import Text, Value, joined_table
 
@@ -57,6 +57,7 @@ def _states() -> object:
         "Number of runs in each state. A run whose nodes disagree counts in each state. Stalled, failed and lost runs have alerts.",
         "none",
         Query("count by (state) (max by (run, state) (trackside_training_state{RUN}) == 1)", "{{state}}"),
+        colors=STATE_COLORS,
         stacked=True,
         width=8,
         minimum=0,

@@ -8,7 +8,7 @@ from grafana.panels import Column, Query, above, number, rows, spread, states, v
 
 from trackside_daemon.alerts.rules.fleet import STARTS
 
-UP = "up{HERE} and on (job) last_over_time(trackside_build_info{HERE}[1d])"
+UP = "up{HERE} and on (CLUSTER, job) last_over_time(trackside_build_info{HERE}[1d])"
 """Only jobs that had daemons within a day; other targets of the same Prometheus are not trackside's."""
 
 OURS = "and on (job, instance) trackside_build_info{HERE}"

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grafana.panels import HIGHEST, LOWEST, MAX_LINES, MEDIAN, Query, band, lines, link
+from grafana.panels import HIGHEST, LOWEST, MAX_LINES, MEDIAN, TARGETS, Query, band, lines, link
 from grafana_foundation_sdk.models import dashboard as models
-
-from trackside_daemon.alerts.rules.query import TARGETS
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import timeseries

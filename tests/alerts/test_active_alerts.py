@@ -12,10 +12,11 @@ from trackside.wire import ProcessInfo
 from trackside_daemon.alerts import active_alerts as suppressed
 from trackside_daemon.alerts.active_alert import ActiveAlert, first_summary
 from trackside_daemon.alerts.active_alerts import MAX_ALERTS, ActiveAlerts
-from trackside_daemon.alerts.correlations import Correlations
+from trackside_daemon.alerts.alerted_runs import AlertedRuns
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.inhibition import INHIBITION_RULES
+from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.alerts.sinks.sink import notification_of
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.finding import Finding
@@ -85,7 +86,7 @@ CRITICAL = ("NonFinite", "critical", "0")
 
 def test_a_finding_fires_at_once_and_is_recorded_once(recorder: Recorder) -> None:
     recorder.accept(finding()).accept(finding(time=NOW + 1), at=1).tick(2)
-    labels = ("NonFinite", "critical", "name-id", "0", "loss", "", "", "")
+    labels = ("NonFinite", "critical", "name-id", "0", "loss", *[""] * 7)
     assert recorder.page == {
         (alert_families.FIRING, labels): 1.0,
         (alert_families.BEGUN, ("NonFinite", "critical", "name-id")): 1.0,
@@ -153,7 +154,7 @@ def test_an_event_ends_after_its_duration(recorder: Recorder, alert: str, second
 def test_a_scrape_has_the_texts_of_what_fires_and_the_page_of_its_run(recorder: Recorder) -> None:
     recorder.accept(finding(rank=1, run="a b")).tick(1)
     (text,) = recorder.texts
-    assert text[: len(alert_families.FIRING.labels)] == ("NonFinite", "critical", "name-a b", "1", "loss", "", "", "")
+    assert text[: len(alert_families.FIRING.labels)] == ("NonFinite", "critical", "name-a b", "1", "loss", *[""] * 7)
     assert text[len(alert_families.FIRING.labels) :] == (
         "rank 1",
         "look",
@@ -496,7 +497,10 @@ def test_an_alert_that_gets_worse_hides_no_other_with_the_same_series(recorder: 
 def test_an_alert_of_the_machine_has_a_subject(recorder: Recorder) -> None:
     about = (("device", "/dev/sda"), ("gpu", "3"), ("uuid", "GPU-1"))
     recorder.accept(Finding("DiskFilling", "warning", about, NOW, "full"))
-    assert (alert_families.FIRING, ("DiskFilling", "warning", "", "", "", "3", "GPU-1", "/dev/sda")) in recorder.page
+    assert (
+        alert_families.FIRING,
+        ("DiskFilling", "warning", "", "", "", "3", "GPU-1", *[""] * 4, "/dev/sda"),
+    ) in recorder.page
     assert recorder.records[0].run == ""
 
 
@@ -677,7 +681,7 @@ def test_an_info_inhibits_no_warning(recorder: Recorder) -> None:
 
 def test_an_alert_about_a_run_of_our_own_command_is_an_info() -> None:
     """A benchmark that fails says so to who started it; nobody is called."""
-    correlations = Correlations()
+    known = AlertedRuns(AlertsSection())
     ours = ("/bin/python", "/bin/trackside", "benchmark", "model.pt")
     for run, command, tags in (
         ("bench", ours, ("benchmark",)),
@@ -686,8 +690,8 @@ def test_an_alert_about_a_run_of_our_own_command_is_an_info() -> None:
         ("train", ("trackside", "run"), ()),
     ):
         session = opened(run, tags=tags, about=ProcessInfo(command=command))
-        correlations.accept(Batch("sessions", records=[session]))
-    active = ActiveAlerts(is_own=correlations.is_own)
+        known.accept(Batch("sessions", records=[session]))
+    active = ActiveAlerts(runs=known)
     runs = ("bench", "module", "mine", "train", "unknown")
     batches = active.accept([finding("TrainingProcessDied", run=run) for run in runs], NOW)
     records = [record for batch in batches for record in batch.records if isinstance(record, Alert)]

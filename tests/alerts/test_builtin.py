@@ -16,6 +16,7 @@ from trackside_daemon.alerts.rules.vector import Vector
 from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.model.families import alerts, derived
 from trackside_daemon.model.families.catalogue import catalogue, metrics
+from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,6 +104,7 @@ MARGIN = of_gpu("thermal_margin_celsius", threshold="slowdown")
 TEMPERATURE = of_gpu("temperature_celsius", sensor="gpu")
 THRESHOLD = of_gpu("temperature_threshold_celsius", threshold="slowdown")
 STALLED = "trackside_host_pressure_{}_seconds_total"
+HOST_AVAILABLE = "trackside_host_memory_available_bytes"
 AVAILABLE = "trackside_host_filesystem_avail_bytes{mountpoint=/data,fstype=xfs}"
 
 TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]]]] = [
@@ -140,7 +142,13 @@ TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]
     ("GpuMemoryPressure", "info", 125, lambda _: {of_gpu("memory_used_bytes"): 78.5 * GIB}),
     ("GpuUnderutilized", "warning", 320, lambda _: {of_gpu("utilization_ratio"): 0.1}),
     ("GpuIdleButHeld", "warning", 660, lambda _: {of_gpu("utilization_ratio"): 0.0}),
-    ("HostMemoryPressure", "critical", 40, lambda _: {"trackside_host_memory_available_bytes": 20 * GIB}),
+    (
+        "HostMemoryPressure",
+        "critical",
+        70,
+        lambda since: {HOST_AVAILABLE: 10 * GIB, STALLED.format("memory_stalled"): 10 + 0.2 * since},
+    ),
+    ("HostMemoryPressure", "warning", 370, lambda _: {HOST_AVAILABLE: 10 * GIB}),
     ("HostMemoryPressure", "warning", 70, lambda since: {STALLED.format("memory_stalled"): 10 + 0.2 * since}),
     ("IoBottleneck", "warning", 370, lambda since: {STALLED.format("io_stalled"): 40 + 0.5 * since}),
     ("CpuSaturated", "warning", 370, lambda since: {STALLED.format("cpu_waiting"): 150 + 0.7 * since}),
@@ -163,7 +171,7 @@ TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]
         lambda since: {"trackside_cgroup_pressure_waiting_seconds_total{cgroup=/a,resource=memory}": 10 + 0.3 * since},
     ),
     ("OomKilled", "info", 2, lambda _: {"trackside_cgroup_oom_kills_total{cgroup=/a}": 3.0}),
-    ("DiskFilling", "warning", 70, lambda _: {AVAILABLE: 4e10}),
+    ("DiskFilling", "warning", 370, lambda _: {AVAILABLE: 4e10}),
     ("DiskFilling", "warning", 4500, lambda since: {AVAILABLE: 3e11 - 2e7 * since}),
     (
         "DiskFilling",
@@ -250,6 +258,43 @@ def test_a_threshold_can_be_set() -> None:
     machine = Machine(loose)
     assert machine.run(120, lambda now: {**healthy(now), MARGIN: 4.0}) == []
     assert [one.alert for one in machine.run(120, lambda now: {**healthy(now), MARGIN: 0.5})] == ["GpuHot"]
+
+
+def test_a_small_share_of_a_large_machine_is_enough() -> None:
+    """5 % of 2 TiB are 90 GiB, and of a mount of 1 PB they are 49 TB."""
+    large = {HOST_AVAILABLE: 90 * GIB, "trackside_host_memory_bytes": 2000 * GIB, AVAILABLE: 49e12}
+    size = {"trackside_host_filesystem_size_bytes{mountpoint=/data,fstype=xfs}": 1e15}
+    assert Machine().run(1200, lambda now: {**healthy(now), **large, **size}, 10.0) == []
+
+
+@pytest.mark.parametrize(("runs", "whose"), [((), None), (("r",), "r"), (("r", "q"), None)])
+def test_what_slows_the_only_run_of_a_machine_is_an_alert_of_the_run(runs: tuple[str, ...], whose: str | None) -> None:
+    def slow(now: float) -> dict[str, float]:
+        alive = {f"trackside_training_state{{run={run},state=running}}": 1.0 for run in runs}
+        ended = {"trackside_training_state{run=old,state=finished}": 1.0}
+        return {**healthy(now), **alive, **ended, STALLED.format("cpu_waiting"): 0.9 * now}
+
+    (found,) = Machine().run(500, slow, 10.0)
+    assert (found.alert, dict(found.labels).get("run")) == ("CpuSaturated", whose)
+
+
+@pytest.mark.parametrize(
+    ("alert", "trouble"),
+    [
+        ("GpuUnderutilized", {of_gpu("utilization_ratio"): 0.1}),
+        ("PcieDegraded", {of_gpu("pcie_link_width_lanes"): 1.0}),
+    ],
+)
+def test_what_slows_a_gpu_is_an_alert_of_the_run_that_uses_it(alert: str, trouble: dict[str, float]) -> None:
+    machine = Machine()
+    (found,) = machine.run(700, lambda now: {**healthy(now), **trouble}, 10.0)
+    assert (found.alert, found.labels) == (alert, (("gpu", "0"), ("run", "r"), ("uuid", "G")))
+    again = Machine()
+    record = Alert(alert, "warning", 0.0, "id", {**dict(found.labels), "user": "ann"}, "slow", "")
+    again.evaluator.restore(record)
+    (restored,) = again.run(60, lambda now: {**healthy(now), **trouble}, 10.0)
+    assert restored.labels == found.labels  # the same alert, also without its owner
+    assert not machine.evaluator.evaluate(machine.now)
 
 
 def test_a_hot_gpu_is_not_also_throttled() -> None:

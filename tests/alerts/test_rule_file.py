@@ -55,10 +55,9 @@ def test_a_disabled_alert_is_omitted_and_one_disabled_for_some_runs_excludes_the
     )
     assert not named(found["detectors"], "LossPlateau")
     assert not named(found["thresholds"], "GpuPowerCapped")
-    assert (
-        'trackside_training_shm_peak_bytes{run!~"debug\\\\-.*|x\\\\.y."}'
-        in named(found["thresholds"], "ShmFull")[0]["expr"]
-    )
+    assert named(found["detectors"], "ShmFull"), "the daemon exports none of these runs"
+    own = made(rules=CUSTOM, off=("RewardLow@debug-*", "RewardLow@x.y?"))["thresholds"]
+    assert 'run!~"debug\\\\-.*|x\\\\.y."' in named(own, "RewardLow")[0]["expr"]
     assert not named(found["thresholds"], "GpuHot"), "what is of no run fits *, as the daemon has it"
     assert named(found["thresholds"], "GpuLost"), "what is of no run is none of a run that is called so"
 
@@ -78,9 +77,9 @@ def test_custom_rules_are_among_the_thresholds() -> None:
 
 
 def test_windows_are_four_scrapes_at_least() -> None:
-    assert "[1m]" in named(made()["thresholds"], "IoBottleneck")[0]["expr"]
+    assert "[1m]" in named(made()["thresholds"], "HostMemoryPressure")[-1]["expr"]
     wide = made(RuleFileOptions(scrape=30.0))["thresholds"]
-    assert "[2m]" in named(wide, "IoBottleneck")[0]["expr"]
+    assert "[2m]" in named(wide, "HostMemoryPressure")[-1]["expr"]
     (_, throttled) = named(wide, "GpuThrottled")
     assert "[2m]" in throttled["expr"]
     assert "offset 2m" in throttled["expr"]
@@ -135,10 +134,10 @@ def test_alerts_of_the_fleet_can_be_turned_off(prefix: str) -> None:
 
 
 def test_texts_contain_the_window_of_the_rule() -> None:
-    (wide,) = named(made(RuleFileOptions(scrape=30.0))["thresholds"], "IoBottleneck")
-    (narrow,) = named(made()["thresholds"], "IoBottleneck")
-    assert "of the last 2 min, for 5 min already" in wide["annotations"]["description"]
-    assert "of the last minute, for 5 min already" in narrow["annotations"]["description"]
+    *_, wide = named(made(RuleFileOptions(scrape=30.0))["thresholds"], "HostMemoryPressure")
+    *_, narrow = named(made()["thresholds"], "HostMemoryPressure")
+    assert "of the last 2 min." in wide["annotations"]["description"]
+    assert "of the last minute." in narrow["annotations"]["description"]
 
 
 def test_a_rule_of_the_daemon_names_its_alert() -> None:
@@ -222,7 +221,7 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_reads_file_and_environment(tmp_path: Path) -> None:
     file = tmp_path / "trackside.yml"
-    file.write_text("alerts: {thresholds: {fds-ratio: 0.75}}\n", encoding="utf-8")
+    file.write_text("alerts: {thresholds: {gpu-memory-ratio: 0.75}}\n", encoding="utf-8")
     done = run(f"--config.file={file}", TRACKSIDE_ALERTS__OFF="LossPlateau")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"#   trackside rules --config.file={file}\n" in done.stdout

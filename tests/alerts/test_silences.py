@@ -23,7 +23,7 @@ from trackside_daemon.model.records import Alert, Notified, Silence
 NOW = 1_700_000_000.0
 LABELS = (("key", "loss"), ("rank", "0"), ("run", "net[1]"))
 NAN = Finding("NonFinite", "critical", LABELS, NOW, "NaN", "look", run="id")
-SERIES = ("NonFinite", "critical", "net[1]", "0", "loss", "", "", "")
+SERIES = ("NonFinite", "critical", "net[1]", "0", "loss", *[""] * 7)
 
 
 def silence(until: float = 3600.0, id_: str = "1", **labels: str) -> Silence:

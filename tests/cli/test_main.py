@@ -322,9 +322,8 @@ def test_what_is_wrong_with_a_file_is_one_line(place: Path, text: str, message: 
 def test_every_line_of_the_log_is_in_the_format_that_was_asked_for(
     start_daemon: Callable[..., Daemon], style: str
 ) -> None:
-    daemon = start_daemon(
-        f"--log.format={style}", "--log.level=debug", environ={"TRACKSIDE_SAMPLE_INTERVAL": "1s", "TRACKSIDE_TAGS": "a"}
-    )
+    environ = {"TRACKSIDE_SAMPLE_INTERVAL": "1s", "TRACKSIDE_TAGS": "a", "TRACKSIDE_ENDPOINT": "tcp://10.0.0.9:1"}
+    daemon = start_daemon(f"--log.format={style}", "--log.level=debug", environ=environ)
     with socket.create_connection(("127.0.0.1", int(daemon.url.rpartition(":")[2]))) as rude:
         rude.sendall(b"nonsense\r\n\r\n")
         rude.recv(1000)
@@ -337,6 +336,8 @@ def test_every_line_of_the_log_is_in_the_format_that_was_asked_for(
         messages = [one[1].strip('"') for one in found if one is not None]
     assert f"trackside {__version__} serves {daemon.url}" in " ".join(messages)
     assert messages[-1] == "stopping on SIGTERM"
+    (elsewhere,) = [one for one in messages if "does not listen" in one]
+    assert elsewhere.endswith("start it with --push.endpoint=tcp://10.0.0.9:1")
     assert [one for one in messages if one.startswith("TRACKSIDE_")] == [
         "TRACKSIDE_SAMPLE_INTERVAL is not a setting and is ignored; did you mean TRACKSIDE_SAMPLE__INTERVAL?"
     ]

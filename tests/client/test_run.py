@@ -348,7 +348,7 @@ def test_texts_that_cannot_be_shown_raise_nothing(nowhere: str) -> None:
     run.log_text("key", bad)  # type: ignore[arg-type]
     run.log_image("key", bad)
     run.event(bad, at=bad)  # type: ignore[arg-type]
-    run.alert(bad, bad, bad)  # type: ignore[arg-type]
+    run.alert(bad, bad, severity=bad)  # type: ignore[arg-type]
     run.alert("title", severity=[])  # type: ignore[arg-type]
     run.push(loss=0.5)
     assert unsent_rows(run)[0][-1][1] == {"loss": 0.5}
@@ -633,15 +633,12 @@ def test_finish_twice_ends_once_and_later_pushes_do_nothing(run: trackside.Run) 
 
 
 @pytest.mark.parametrize("status", ["done", "", "lost", "running", None, 0, []])
-def test_an_unknown_status_is_refused_and_the_run_continues(
-    run: trackside.Run, process: ProcessState, status: Any
+def test_an_unknown_status_counts_as_stopped_with_a_warning(
+    run: trackside.Run, caplog: pytest.LogCaptureFixture, status: Any
 ) -> None:
-    for end in (run.finish, trackside.finish):
-        with pytest.raises(ValueError, match="is none of finished, stopped, failed"):
-            end(status)
-    assert process.default is run
-    trackside.push(loss=1.0)
-    assert unsent_rows(run)[0] == [(0, {"loss": 1.0})]
+    run.finish(status)
+    assert not run.is_open
+    assert "is none of finished, stopped, failed; stopped is used" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -773,6 +770,7 @@ def test_name_id_and_tags_come_from_the_environment_too(nowhere: str, monkeypatc
     assert (run.name, run.id, hello_of(run).tags) == ("from outside", "id-8", ("a", "b", "c"))
     own = trackside.init("own", id="id-9", tags=["d"])
     assert (own.name, own.id, hello_of(own).tags) == ("own", "id-9", ("d",))
+    assert hello_of(trackside.init("important", page=True)).tags == ("a", "b", "c", "page")
 
 
 @pytest.mark.parametrize("how", ["argument", "environment"])

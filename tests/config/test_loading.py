@@ -60,7 +60,7 @@ def test_everything_has_a_default() -> None:
     assert (config.web.public_read, config.web.enable_lifecycle, config.require_gpu) == (False, False, False)
     assert (config.web.allowed_hosts, config.push.endpoint) == ((), ())
     assert config.collector.cpu.enabled
-    assert tuple(config.limits.model_dump().values()) == (64, 64, 1000, 10_000, 256, 512 << 20, ())
+    assert tuple(config.limits.model_dump().values()) == ("full", 64, 64, 1000, 10_000, 256, 512 << 20, ())
     storage = config.storage
     assert (storage.path, storage.jsonl, storage.synchronous, storage.interval) == ("", "", "normal", 10.0)
     assert (storage.retention.size, storage.retention.age) == (10 * 1024**3, 0.0)

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import processes
 import pytest
@@ -14,14 +14,22 @@ import yaml
 from documents import documented, generator
 from processes import DEADLINE, ROOT, command
 
-from trackside_daemon.alerts import process_memory_leaks
+from trackside_daemon.alerts import process_memory_leaks, slow_collectives
 from trackside_daemon.alerts.rules import builtin
-from trackside_daemon.alerts.settings import ThresholdsSection
+from trackside_daemon.alerts.rules.query import TARGETS, Targets
+from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
+from trackside_daemon.alerts.rules.rule_text import prometheus
+from trackside_daemon.alerts.settings import AlertsSection, ThresholdsSection
 from trackside_daemon.checkpoints import resumes, tracked
 from trackside_daemon.detectors import layers, rank_detectors, run_watch
 from trackside_daemon.diagnosis import regression
+from trackside_daemon.model.families.catalogue import catalogue
 from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.troubles import DETECTED, RULED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 PLACE = ROOT / "deploy" / "prometheus"
 FILE = PLACE / "trackside.rules.yml"
@@ -71,6 +79,85 @@ def test_prometheus_accepts_the_rules_and_the_configuration() -> None:
 @needs_promtool
 def test_every_rule_fires_when_it_should_and_not_when_it_should_not() -> None:
     promtool("test", "rules", *(path.name for path in TESTS))
+
+
+def check(place: Path, rules: str, series: Mapping[str, str], *cases: tuple[str, str, Mapping[str, float]]) -> None:
+    """Have promtool check the expected samples of expressions, each at a time, for series with a sample every 15 s."""
+    (place / "rules.yml").write_text(rules, encoding="utf-8")
+    expected = [
+        {
+            "expr": expr,
+            "eval_time": at,
+            "exp_samples": [{"labels": one, "value": value} for one, value in found.items()],
+        }
+        for expr, at, found in cases
+    ]
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": expected,
+    }
+    document = {"rule_files": ["rules.yml"], "evaluation_interval": "30s", "tests": [test]}
+    (place / "test.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    promtool("test", "rules", str(place / "test.yml"))
+
+
+def written(targets: Targets = TARGETS, **settings: Any) -> str:
+    return prometheus(groups(AlertsSection(**settings), catalogue(), RuleFileOptions(targets=targets)), "")
+
+
+@needs_promtool
+def test_a_rolling_update_pages_nobody_but_a_fifth_of_the_daemons_does(tmp_path: Path) -> None:
+    series = {}
+    for node in range(40):
+        begin = 20 + node // 4 * 8  # four at a time are away for two minutes, and come back as another pod
+        up = f'up{{job="trackside", instance="n{node}", pod='
+        series[f'{up}"old{node}"}}'] = f"1x{begin - 1} stale"
+        series[f'{up}"new{node}"}}'] = f"_x{begin} 0x7 1x{131 - begin} " + ("0x60" if node < 9 else "1x60")
+    down = 'ALERTS{alertname=~"TracksideSidecars?Down", alertstate="firing"}'
+    many = 'count by (alertname) (ALERTS{alertname="TracksideSidecarsDown", alertstate="firing"})'
+    check(
+        tmp_path,
+        written(),
+        series,
+        (f"count_over_time({down}[35m])", "35m", {}),
+        (many, "41m", {'{alertname="TracksideSidecarsDown"}': 1}),
+    )
+
+
+@needs_promtool
+def test_each_threshold_keeps_the_labels_of_its_target_in_two_clusters_of_equal_names(tmp_path: Path) -> None:
+    document = yaml.safe_load((PLACE / "trackside.test.yml").read_text(encoding="utf-8"))
+    (known,) = [one for one in document["tests"] if one["name"] == "thresholds"]
+    sites = [f'cluster="{one}", rack="{one}1", namespace="{one}2"' for one in "ab"]
+    series = {
+        one["series"].replace("{", f"{{{site}, "): one["values"] for one in known["input_series"] for site in sites
+    }
+    by = "alertname, severity, variant"
+    cases = []
+    for case in known["promql_expr_test"]:
+        if by not in case["expr"]:
+            continue
+        found = {
+            sample["labels"].replace("}", f", {site}}}"): sample["value"]
+            for sample in case["exp_samples"]
+            for site in sites
+        }
+        cases.append((case["expr"].replace(by, f"{by}, cluster, rack, namespace"), case["eval_time"], found))
+    assert len(cases[-1][2]) > 2 * len(RULED)
+    check(tmp_path, written(), series, *cases)
+
+
+@needs_promtool
+def test_two_replicas_without_deduplication_can_be_told_apart(tmp_path: Path) -> None:
+    target = 'job="trackside", instance="n1", replica='
+    series = {}
+    for replica in "01":
+        series[f'trackside_host_memory_available_bytes{{{target}"{replica}"}}'] = "1x30"
+        series[f'trackside_host_memory_bytes{{{target}"{replica}"}}'] = "500x30"
+    fires = 'count by (replica) (ALERTS{alertname="TracksideHostMemoryPressure", alertstate="firing"})'
+    both = {f'{{replica="{one}"}}': 1.0 for one in "01"}
+    check(tmp_path, written(Targets(("cluster", "replica"))), series, (fires, "5m", both))
 
 
 def labelled(text: str) -> dict[str, str]:
@@ -125,7 +212,7 @@ def test_rules_have_only_what_prometheus_2_42_supports() -> None:
 
 def test_every_alert_of_the_code_has_texts() -> None:
     found = {*rank_detectors.ALERTS, *run_watch.ALERTS, process_memory_leaks.HOST, process_memory_leaks.GPU}
-    found |= {*layers.ALERTS, tracked.ALERT, resumes.ALERT, regression.ALERT}
+    found |= {*layers.ALERTS, tracked.ALERT, resumes.ALERT, regression.ALERT, slow_collectives.ALERT}
     assert found == set(DETECTED) - {"TestAlert"}
     assert {rule.alert for rule in builtin.rules(ThresholdsSection())} == set(RULED)
     assert {rule["alert"] for rule in ALERTS} > {f"Trackside{name}" for name in {*DETECTED, *RULED} - LIFE_CYCLE}

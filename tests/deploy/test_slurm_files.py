@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
-from processes import ROOT
+import pytest
+import yaml
+from end_to_end.listening import Listening
+from processes import ROOT, eventually, http
 
 PAGE = (ROOT / "docs" / "slurm.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
@@ -34,6 +40,53 @@ def test_each_script_is_installed_before_slurm_is_configured_with_it() -> None:
     before, _, _ = PAGE.partition("Prolog=/etc")
     tested = set(re.findall(r"-x ([\w.-]+)", before))
     assert {f"/etc/slurm/trackside/{name}" for name in tested} == set(re.findall(r"(?m)^\w+=(/etc/slurm/\S+)", PAGE))
+
+
+DRAINED = ROOT / "deploy/slurm/file_sd.py"
+
+
+def listed(place: Path, *lines: str) -> str:
+    """Return the targets of a sinfo that prints these lines."""
+    (place / "sinfo").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    (place / "sinfo").chmod(0o755)
+    return subprocess.run(
+        [sys.executable, DRAINED], env={"PATH": str(place)}, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+def test_only_up_has_the_state_of_a_drained_node(tmp_path: Path) -> None:
+    """Prometheus with the job of the page: the series of a node are the same before, while and after it is drained."""
+    (block,) = (text for language, text in BLOCKS if language == "yaml" and "scrape_configs" in text)
+    (job,) = yaml.safe_load(block)["scrape_configs"]
+    job["file_sd_configs"] = [{"files": [f"{tmp_path}/sd.json"], "refresh_interval": "1s"}]
+    config = {"global": {"scrape_interval": "200ms", "scrape_timeout": "200ms"}, "scrape_configs": [job]}
+    (tmp_path / "prometheus.yml").write_text(json.dumps(config))
+    flags = (f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data")
+    with ExitStack() as ends:
+        prometheus = Listening("prometheus", *flags, "--web.listen-address=127.0.0.1:0")
+        ends.callback(prometheus.stop)
+        address = prometheus.url.removeprefix("http://")
+
+        def labels(series: str) -> list[str]:
+            answer = http.get(f"{prometheus.url}/api/v1/query", params={"query": series}).json()["data"]["result"]
+            return sorted(one["metric"].get("node_state", "") for one in answer)
+
+        for state, label in (("idle", ""), ("drained*", "drained"), ("mixed", "")):
+            targets = json.loads(listed(tmp_path, f"gpu1|127.0.0.1|{state}"))
+            targets[0]["targets"] = [address]
+            (tmp_path / "new.json").write_text(json.dumps(targets))
+            (tmp_path / "new.json").replace(tmp_path / "sd.json")
+            eventually(lambda label=label: labels('up{instance="gpu1"}') == [label])  # type: ignore[misc]
+            eventually(lambda: labels('prometheus_build_info{instance="gpu1"}') == [""])
+
+
+def test_nodes_in_use_and_nodes_that_are_down_have_no_state(tmp_path: Path) -> None:
+    states = ("idle", "alloc", "mixed-", "down*", "drained", "draining*", "maint", "reboot^", "idle~")
+    found = json.loads(listed(tmp_path, *(f"gpu{at}|192.0.2.{at}|{state}" for at, state in enumerate(states))))
+    quiet = {one["labels"]["instance"]: one["labels"].get("node_state") for one in found}
+    known = (None, None, None, None, "drained", "draining", "maint", "reboot")
+    assert quiet == {f"gpu{at}": state for at, state in enumerate(known)}
 
 
 def test_unrequested_output_of_sinfo_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from detectors.running import Running
 
 from trackside.wire import CLOSED
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
-from trackside_daemon.detectors.deaths import MANY, NAMED, OLD, Deaths
+from trackside_daemon.detectors.deaths import MANY, NAMED, SHOWN, Deaths
 from trackside_daemon.detectors.run_view import RunClock
 from trackside_daemon.model.records import Alert, Event
 
@@ -57,7 +57,7 @@ def test_many_runs_of_a_user_are_one_alert_that_ends_with_the_last_of_them(clock
 
     assert die(deaths, clock, "fake-40") == []
     (grown,) = deaths.evaluate(clock)
-    assert grown._replace(summary="") == many._replace(summary="")
+    assert grown._replace(summary="", evidence={}) == many._replace(summary="", evidence={})
     for number in range(MANY, 40):
         assert list(deaths.restarted(f"fake-{number}", 1, clock.now)) == []
     (over,) = deaths.restarted("fake-40", 1, clock.now)
@@ -78,10 +78,25 @@ def test_old_deaths_of_many_runs_end(clock: RunClock) -> None:
     for number in range(8):
         die(deaths, clock, f"run-{number}")
     assert len(list(deaths.evaluate(clock))) == 1
-    for second in range(round(OLD) + 2):
+    for second in range(round(SHOWN) + 2):
         clock.advance(NOW + second)
     ends = list(deaths.evaluate(clock))
     assert [finding.over for finding in ends] == [True] * (MANY + 1)
+
+
+def test_a_restart_of_the_daemon_does_not_prolong_the_alerts_of_deaths() -> None:
+    deaths, clock = Deaths(), RunClock()
+    ages = {"new": 10.0, "old": SHOWN - 60}
+    for run, age in ages.items():
+        labels = {"run": run, "rank": "0"}
+        deaths.restore(Alert("TrainingProcessDied", "critical", NOW - age, run, labels, "died", ""), clock)
+    clock.advance(NOW)
+    assert [(one.run, one.over) for one in deaths.evaluate(clock)] == [("old", False), ("new", False)]
+    over: dict[str, float] = {}
+    while len(over) < len(ages):
+        clock.advance(clock.now + 1)
+        over |= {one.run: clock.now - NOW for one in deaths.evaluate(clock) if one.over}
+    assert {run: pytest.approx(SHOWN, abs=2) for run in ages} == {run: over[run] + age for run, age in ages.items()}
 
 
 def test_the_findings_of_a_death_and_of_a_stall_have_their_attempts() -> None:

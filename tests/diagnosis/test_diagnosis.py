@@ -416,7 +416,7 @@ def test_a_rank_with_less_to_do_makes_no_other_one_slow(stored_history: History,
 
 
 @pytest.mark.parametrize(("others", "named"), [(0.24, "data_wait"), (0.02, "straggler")])
-def test_ranks_whose_loaders_are_all_slow_have_no_straggler(stored_history: History, others: float, named: str) -> None:
+def test_where_all_loaders_are_slow_no_rank_is_a_straggler(stored_history: History, others: float, named: str) -> None:
     """Each has its next batch ready while it waits for the rank whose batch comes last."""
     for rank in range(4):
         waits = {"data": 300, "all_reduce": 10} if rank == 2 else {"data": 60, "all_reduce": 250}

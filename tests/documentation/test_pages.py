@@ -13,6 +13,7 @@ import processes
 import pytest
 from documents import NEW_TYPER, generator
 from processes import ROOT, clean_environ, command, eventually
+from web.documented import DOCUMENT, differences
 
 from trackside_daemon.nvml.reader_groups import GROUPS
 from trackside_daemon.web.dashboard import STATIC
@@ -38,6 +39,24 @@ def test_a_generated_page_is_as_its_generator_writes_it(generate: Any, page: str
         pytest.skip("typer is older than the help on the page")
     written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     assert written == getattr(generate, f"{page.replace('-', '_')}_page")(), "run: python docs/generate.py"
+
+
+def test_the_reference_of_the_history_in_python_is_as_its_generator_writes_it(generate: Any) -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert page == generate.python_page(page), "run: python docs/generate.py"
+
+
+def test_the_examples_of_the_api_have_their_types(generate: Any) -> None:
+    answers = generate.read_answers()["answers"]
+    for operation, example in generate.EXAMPLES.items():
+        schema = next(
+            one["responses"]["200"]["content"]["application/json"]["schema"]
+            for methods in DOCUMENT["paths"].values()
+            for one in methods.values()
+            if one["operationId"] == operation
+        )
+        assert list(differences(example, schema, operation)) == []
+        assert operation in answers
 
 
 def test_the_vocabulary_of_the_dashboard_is_as_its_generator_writes_it(generate: Any) -> None:

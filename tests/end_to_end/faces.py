@@ -64,7 +64,7 @@ def mcp(daemon: Daemon, name: str) -> str:
         headers={"Authorization": f"Bearer {token}"},
     )
     verdict = json.loads(answer.json()["result"]["content"][0]["text"])["verdict"]
-    return str(verdict).removeprefix("<untrusted>").removesuffix("</untrusted>")
+    return re.sub("</?untrusted>", "", str(verdict))
 
 
 def alert(daemon: Daemon, name: str) -> str:

@@ -65,3 +65,26 @@ def test_a_condition_in_python_raises_its_alert_and_a_good_end_none(
     eventually(lambda: [one["state"] for one in daemon.api("runs").json()["runs"]] == ["finished"])
     for event in ("RunStarted", "RunFinished", "TrainingProcessDied"):
         assert not alerts(daemon, event), "an event is no alert"
+
+
+RAISES = """
+import sys, trackside
+trackside.init(sys.argv[1], page=sys.argv[1] == "important").push(step=1, loss=0.5)
+raise ValueError("a typo")
+"""
+
+
+def test_a_users_bug_is_a_warning_with_its_owner_and_an_important_runs_is_critical(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    """On this daemon, its own user's runs do not page either."""
+    daemon = start_daemon(environ={"TRACKSIDE_ALERTS__PAGE": "tag=page"})
+    for name in ("try", "important"):
+        start_training(daemon, "-c", RAISES, name, SLURM_JOB_PARTITION="gpu").wait(DEADLINE)
+    eventually(lambda: len(alerts(daemon, "TrainingProcessDied")) == 2)
+    found = alerts(daemon, "TrainingProcessDied")
+    assert {one["name"]: one["severity"] for one in found} == {"try": "warning", "important": "critical"}
+    assert {one["labels"]["partition"] for one in found} == {"gpu"}
+    firing = [name for name, value in daemon.series().items() if name.startswith("trackside_alert_firing{") and value]
+    user = f'user="{found[0]["labels"]["user"]}"'
+    assert sum(user in name and 'partition="gpu"' in name for name in firing) == 2

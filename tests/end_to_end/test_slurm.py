@@ -124,6 +124,17 @@ def test_a_run_has_the_name_and_the_id_of_its_job(
     assert slurm.reason() == ""
 
 
+def test_without_ids_the_jobs_of_a_user_of_one_name_share_it() -> None:
+    text = (SCRIPTS / "task-prolog.sh").read_text().replace("\nwith_id=yes\n", "\nwith_id=no\n")
+    for task, name in (
+        ({}, "alice.gpt small"),
+        ({"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "3"}, "alice.gpt small_3"),
+    ):
+        job = {"SLURM_JOB_NAME": "gpt small", "SLURM_JOB_ID": "4711", "SLURM_JOB_USER": "alice", **task}
+        done = subprocess.run(["sh", "-c", text], env=job, capture_output=True, text=True, check=True)
+        assert done.stdout == f"export TRACKSIDE_RUN_NAME={name}\n"
+
+
 def test_a_name_that_the_user_gives_stays(
     slurm: Slurm, daemon: Daemon, directory: Path, environ: dict[str, str]
 ) -> None:
@@ -303,6 +314,20 @@ def test_the_nodes_are_targets_by_their_names(slurm: Slurm, tmp_path: Path) -> N
     ]
     assert file.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.iterdir()] == ["sd.json"]
+
+
+def test_a_drained_node_has_its_state(slurm: Slurm) -> None:
+    def states() -> dict[str, str]:
+        labels = [one["labels"] for one in json.loads(listed(slurm, "--nodes=gpu[1-2]").stdout)]
+        return {one["instance"]: one.get("node_state", "") for one in labels}
+
+    assert states() == {"gpu1": "", "gpu2": ""}
+    try:
+        slurm.run(["scontrol", "update", "nodename=gpu[1-2]", "state=drain", "reason=rma"])
+        eventually(lambda: states() == {"gpu1": "drained", "gpu2": "drained"})
+    finally:
+        slurm.run(["scontrol", "update", "nodename=gpu[1-2]", "state=undrain"])
+    eventually(lambda: states() == {"gpu1": "", "gpu2": ""})
 
 
 def test_prometheus_reads_the_targets(slurm: Slurm, tmp_path: Path) -> None:

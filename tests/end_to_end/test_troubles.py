@@ -6,8 +6,6 @@ All that needs real processes runs at once under one daemon, so that the waits o
 from __future__ import annotations
 
 import ast
-import re
-import shutil
 import signal
 import tempfile
 from contextlib import ExitStack
@@ -22,6 +20,7 @@ from processes import start as start_process
 
 from trackside_daemon.alerts.process_memory_leaks import GPU, HOST
 from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.alerts.slow_collectives import ALERT as COLLECTIVE
 from trackside_daemon.detectors.layers import ALERTS as OF_LAYERS
 from trackside_daemon.detectors.rank_detectors import ALERTS as OF_RANKS
 from trackside_daemon.detectors.run_watch import ALERTS as OF_RUNS
@@ -34,7 +33,6 @@ HERE = "tests/end_to_end/test_troubles.py"
 VALUES = f"{HERE}::test_a_training_that_goes_wrong_is_notified"
 RANKS = f"{HERE}::test_gloo_ranks"
 GPUS = f"{HERE}::test_simulated_gpus"
-TREES = f"{HERE}::test_a_machine_of_files"
 TIMED = "tests/end_to_end/test_simulated_troubles.py::test_it_fires_through_the_whole_pipeline"
 LONG = "tests/end_to_end/test_simulated_troubles.py"
 RUNS = "tests/end_to_end/test_run_alerts.py"
@@ -63,19 +61,17 @@ OF_VALUES = (
     "DataLoaderBottleneck",
 )
 OF_GPUS = ("GpuHot", "GpuThrottled", "GpuXid", "GpuRowRemap")
-OF_TREES = ("HostMemoryPressure", "DiskFilling")
 OF_TIME = (
     *("GpuPowerCapped", "GpuEccUncorrectable", "GpuLost", "NvlinkDegraded", "GpuMemoryPressure", "GpuUnderutilized"),
     *("GpuIdleButHeld", "IoBottleneck", "CpuSaturated", "ContainerMemoryPressure", "FilesystemDead", "ShmFull"),
     *("FdsExhausted", "GpuMissing", "PcieDegraded", "InfinibandDegraded"),
-    *("RayNodeDead", "RayObjectStoreFull", "RayActorsRestarting"),
+    *("RayNodeDead", "RayObjectStoreFull", "RayActorsRestarting", "HostMemoryPressure", "DiskFilling"),
 )
 """A window of minutes, or what no test can break on a machine that is not its own."""
 
 ROWS = {
     **dict.fromkeys(OF_VALUES, Row("real process", VALUES)),
     **dict.fromkeys(OF_GPUS, Row("simulated GPUs", GPUS)),
-    **dict.fromkeys(OF_TREES, Row("files", TREES)),
     **dict.fromkeys(OF_TIME, Row("simulated time", TIMED)),
     "StragglerRank": Row("real processes", f"{RANKS}_of_which_one_is_slow_and_then_stays_away"),
     "TrainingStalled": Row("real processes", f"{RANKS}_of_which_one_is_slow_and_then_stays_away"),
@@ -112,6 +108,9 @@ ROWS = {
     "AttentionCollapse": Row("real training", f"{LAYERS}::test_attention_that_a_scaled_query_collapses_is_named"),
     "ActivationOutliers": Row("real training", f"{LAYERS}::test_a_layer_with_exploding_outputs_is_named"),
     "LayerUpdates": Row("real training", f"{LAYERS}::test_a_layer_that_no_optimizer_has_is_named"),
+    "CollectiveSlow": Row(
+        "made numbers", "tests/alerts/test_slow_collectives.py::test_a_planted_fault_is_named_with_its_node_and_kind"
+    ),
     "GpuMemoryLeak": Row("simulated time", f"{LONG}::test_memory_of_a_gpu_that_grows_for_hours"),
 }
 
@@ -123,12 +122,11 @@ SETTINGS = {"TRACKSIDE_ALERTS__STALL_AFTER": "4", "TRACKSIDE_ALERTS__STRAGGLER_W
 BOTH = ((), ("DataLoaderBottleneck",))
 """What each of two processes runs: that one takes half a minute."""
 
-FULL = {"TRACKSIDE_ALERTS__THRESHOLDS__DISK_RATIO": "1.0"}
 GPU_FLAGS = ("--collector.gpu.simulate=4", "--collector.gpu.trouble=hot:1,throttled:2,xid:3")
 
 
 def test_every_alert_is_in_a_row() -> None:
-    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_LAYERS, *OF_RUNS, HOST, GPU}
+    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_LAYERS, *OF_RUNS, HOST, GPU, COLLECTIVE}
     assert known == ROWS.keys()
 
 
@@ -184,16 +182,11 @@ def trouble(daemon: Daemon) -> list[tuple[str, str]]:
 
 
 class Stage:
-    """A daemon with faulty simulated GPUs and failing trainings, and a second one where all is well.
-
-    Two more daemons read machines of files: one with little memory, one unchanged.
-    """
+    """A daemon with faulty simulated GPUs and failing trainings, and a second one where all is well."""
 
     def __init__(self, place: Path) -> None:
         self.ill = Daemon(made(place / "ill"), *GPU_FLAGS, environ={**SETTINGS, "PYTHONPATH": str(SOON_XIDS)})
         self.well = Daemon(made(place / "well"), GPU_FLAGS[0], environ=SETTINGS)
-        self.short = Daemon(made(place / "short"), *machine(place / "files", available=400_000), environ=FULL)
-        self.roomy = Daemon(made(place / "roomy"), *machine(place / "same"))
         self.values = [start(self.ill, "failing_runs.py", *which) for which in BOTH]
         self.quiet = [start(self.well, "failing_runs.py", "quiet", *which) for which in BOTH]
         self.ranks = self._pair(self.ill, place / "store", 0.01)
@@ -207,23 +200,10 @@ class Stage:
     def close(self) -> None:
         """End all trainings, and all daemons even if a training has ended otherwise: without PyTorch some do."""
         with ExitStack() as stack:
-            for daemon in (self.ill, self.well, self.short, self.roomy):
+            for daemon in (self.ill, self.well):
                 stack.callback(daemon.stop)
             for training in (*self.values, *self.quiet, *self.ranks, *self.calm):
                 stack.callback(end, training)
-
-
-def machine(place: Path, available: int = 0) -> list[str]:
-    """Copy a machine of files; return the flags for it.
-
-    With *available*, that many KiB of its memory are available.
-    """
-    shutil.copytree(ROOT / "tests" / "collectors" / "machines" / "plain", place)
-    if available:
-        file = place / "proc" / "meminfo"
-        text = re.sub(r"(MemAvailable: +)\d+", rf"\g<1>{available}", file.read_text(encoding="ascii"))
-        file.write_text(text, encoding="ascii")
-    return [f"--path.procfs={place}/proc", f"--path.sysfs={place}/sys", "--no-collector.gpu"]
 
 
 def made(place: Path) -> Path:
@@ -292,17 +272,6 @@ def test_a_run_that_begins_again(stage: Stage) -> None:
             end(training)
         eventually(lambda: "again" in {one["name"] for one in alerts(stage.ill, "TrainingProcessDied")})
         eventually(lambda attempt=attempt: attempts(stage.ill, "again") == [attempt])  # type: ignore[misc]
-
-
-def test_a_machine_of_files(stage: Stage) -> None:
-    """One machine runs out of memory and disk space, the other stays unchanged.
-
-    The disk is the real one, with a threshold that its free space is below.
-    """
-    (alert,) = eventually(lambda: alerts(stage.short, "HostMemoryPressure"))
-    assert alert["summary"].startswith("only 1.6 % of the host's memory is available")
-    eventually(lambda: alerts(stage.short, "DiskFilling"), 2 * DEADLINE)
-    assert trouble(stage.roomy) == []
 
 
 @pytest.mark.parametrize(("alert", "gpu"), list(zip(OF_GPUS, "1233", strict=True)))

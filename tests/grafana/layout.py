@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grafana.boards import Board
 
 COLUMNS = 24
-AGREED = {"datasource", "job", "instance", "run", "rank", "gpu"}
+AGREED = {"datasource", "cluster", "job", "instance", "run", "rank", "gpu"}
 """Permitted names of variables, which are part of addresses such as ``var-run=``."""
 
 

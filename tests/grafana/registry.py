@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from documents import documented
 
+from trackside_daemon.model.families import foreign
 from trackside_daemon.model.families.training import STATES
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.nvml.readers.health import KINDS
 
-TARGET = {"job", "instance", "pod"}
+TARGET = {"cluster", "namespace", "job", "instance", "pod"}
 """Labels that a target may add to all its series, as in the alert rules."""
 
 
@@ -19,7 +20,7 @@ class Series(NamedTuple):
     """The series of one name.
 
     Attributes:
-        name: The name in a query; for a histogram with ``_bucket``, ``_sum`` or ``_count``.
+        name: The name in a query; for a histogram also with ``_bucket``, ``_sum`` or ``_count``.
         family: Its family.
         unit: The base unit; empty for a number.
         labels: Its labels, including the target's.
@@ -66,11 +67,14 @@ VALUES: dict[tuple[str, str], set[str]] = {
 def series() -> dict[str, Series]:
     """Return all families by their names."""
     found = {name: Series(name, name, unit, frozenset(TARGET)) for name, unit in FOREIGN.items()}
+    for name in (*foreign.BANDWIDTH, *foreign.EXEC_TIME):
+        found[name] = Series(name, name, "", frozenset({names[0] for names in foreign.OPERATION.values()} | TARGET))
     for metric in documented():
         labels = frozenset({*metric.labels, *TARGET})
         parts = {"": (metric.unit, labels)}
         if metric.kind == "histogram":
-            parts = {"_sum": (metric.unit, labels), "_count": ("", labels), "_bucket": ("", labels | {"le"})}
+            buckets = ("", labels | {"le"})  # which a native histogram, under the name alone, has within
+            parts = {"": buckets, "_sum": parts[""], "_count": ("", labels), "_bucket": buckets}
         for suffix, (unit, has) in parts.items():
             found[metric.name + suffix] = Series(metric.name + suffix, metric.name, unit, has)
     return found

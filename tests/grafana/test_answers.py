@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BOARDS = committed()
-ALL = dict.fromkeys(("job", "instance", "run", "rank"), ".+") | {"__rate_interval": "1m", "__range": "1h"}
+ALL = dict.fromkeys(("job", "instance", "run", "rank"), ".+") | {
+    "cluster": ".*",
+    "__rate_interval": "1m",
+    "__range": "1h",
+}
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool works them out")
 
@@ -149,3 +153,13 @@ def test_the_last_daemon_that_goes_down_is_down(tmp_path: Path) -> None:
 def test_alerts_that_did_not_begin_are_no_rows(tmp_path: Path) -> None:
     name = 'trackside_alerts_total{job="t", instance="a", alert="LossSpike", severity="warning"}'
     _check_query(tmp_path, {name: "3x500"}, _expr("trackside-fleet", "Alerts started"), "120m")
+
+
+def test_nodes_of_equal_names_in_two_clusters_stay_two(tmp_path: Path) -> None:
+    size, info = "scrape_samples_scraped", 'trackside_build_info{version="1", '
+    series = {
+        f'{size}{{job="t", instance="gpu1", cluster="{one}"}}': value for one, value in (("a", "5x9"), ("b", "7x9"))
+    }
+    series |= {f'{info}job="t", instance="gpu1", cluster="b"}}': "1x9"}
+    expr = _expr("trackside-itself", "Scrape size", "D")
+    _check_query(tmp_path, series, expr, "2m", (f'{size}{{job="t", instance="gpu1", cluster="b"}}', 7))

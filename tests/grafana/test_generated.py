@@ -24,3 +24,9 @@ def test_there_are_no_others() -> None:
 def test_a_dashboard_is_as_its_generator_writes_it(name: str) -> None:
     written = (DASHBOARDS / name).read_text(encoding="utf-8")
     assert written == MADE[name], "run: python -m grafana.generate"
+
+
+def test_the_label_of_the_cluster_can_be_chosen() -> None:
+    for text in dashboards("site").values():
+        assert 'site=~\\"$cluster\\"' in text
+        assert "cluster=~" not in text

@@ -40,14 +40,14 @@ HAVE: list[tuple[str, set[str]]] = [
 
 @pytest.mark.parametrize(("expr", "expected"), HAVE)
 def test_the_labels_of_an_answer(expr: str, expected: set[str]) -> None:
-    assert labels(parsed(expr)) - {"pod"} == expected
+    assert labels(parsed(expr)) - {"cluster", "namespace", "pod"} == expected
 
 
 @pytest.mark.parametrize(
     ("expr", "complaint"),
     [
         ("trackside_training_los", "there is no family trackside_training_los"),
-        ("trackside_training_step_duration_seconds", "there is no family"),
+        ("trackside_training_step_duration_seconds_max", "there is no family"),
         (f'{LOSS}{{gpu="1"}}', f"{LOSS} names gpu; there are"),
         (f"sum by (gpu) ({LOSS})", "sum names gpu"),
         (f"sum by (run) (sum by (rank) ({LOSS}))", "sum names run; there are rank"),
@@ -77,7 +77,7 @@ def test_legends_variables_and_annotations_are_checked_too() -> None:
     board["templating"]["list"][2]["query"] = 'label_values(trackside_build_info{job=~"$job"}, host)'
     board["annotations"] = {"list": [_mark(titleFormat="{{alert}}", tagKeys="severity,node")]}
     assert [one.partition(": ")[2] for one in strangers(board)] == [
-        "panel 'Memory', query A: the legend has gpu, and the series have instance, job, pod",
+        "panel 'Memory', query A: the legend has gpu, and the series have cluster, instance, job, namespace, pod",
         'variable instance: trackside_build_info{job=~"$job"} has no label host',
         "annotation 'Alerts': its texts have node, which its series have not",
     ]

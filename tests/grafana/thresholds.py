@@ -7,6 +7,7 @@ by one may omit its thresholds, but may not have others.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from grafana.boards import panels
@@ -64,7 +65,8 @@ def shape(node: Node) -> Shape:
 
 def bounds() -> list[tuple[Shape, float]]:
     """Return the shape that each alert evaluates, and its threshold."""
-    rules = [(shape(parsed(one.query.promql())), one.threshold) for one in builtin.rules(DEFAULTS) if not one.absent]
+    queries = [(replace(one.query, fresh=False), one.threshold) for one in builtin.rules(DEFAULTS) if not one.absent]
+    rules = [(shape(parsed(query.promql())), bound) for query, bound in queries]
     return [*rules, *((shape(parsed(expr)), bound) for expr, bound in DETECTED)]
 
 

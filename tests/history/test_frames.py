@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 import subprocess
 import sys
 from array import array
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from history.builders import bits
 from history.test_codec import COLUMNS, INTEGERS
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import ROOT, clean_environ
+from processes import clean_environ
 
 import trackside
 from trackside_daemon.history import codec
@@ -25,6 +25,7 @@ from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.frames import rank_series
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record import run_changes
+from trackside_daemon.model.records import Alert, Event, MachineSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,9 +135,29 @@ def test_series_need_no_library(directory: Path) -> None:
     assert [(one.attempt, one.rank) for one in (first, second, later)] == [(0, 0), (0, 1), (1, 0)]
     assert bits(first.values) == bits([values["loss"] for _, _, values in pushes(0) if "loss" in values])
     assert list(later.steps) == list(range(9001))
-    assert np.asarray(later.times).dtype == np.int64
+    assert np.asarray(later.times_us).dtype == np.int64
     assert list(run.series("loss", attempt=1, steps=(10, 12))[0].values) == [10.0, 11.0, 12.0]
-    assert run.series("none") == []
+    for question in (
+        lambda: run.series(["lr", "los"]),
+        lambda: run.to_pandas("los"),
+        lambda: run.to_arrow(["lr", "los"]),
+    ):
+        with pytest.raises(
+            trackside.UnknownKeyError, match=r"key 'los': run 'mixed' has no such key; did you mean loss\?"
+        ):
+            question()
+    assert [one.key for one in run.series(["los", "lr"], attempt=0, ranks=1, missing="ignore")] == ["lr"]
+    assert run.to_pandas("los", missing="ignore")["los"].isna().all()
+    assert run.series("lr", attempt=1) == [], "there is such a key, in another attempt"
+    assert repr(second) == "<trackside series 'loss' of rank 1, attempt 0: 502 samples>"
+    assert list(later.times)[:2] == [BEGIN + 1000, BEGIN + 1001]
+
+
+def test_a_rank_is_a_number_or_several(directory: Path) -> None:
+    run = trackside.open("mixed", path=directory)
+    for ranks, found in ((0, {0}), (1, {1}), ([0, 1], {0, 1}), ([], set()), ([7], set()), (None, {0, 1})):
+        assert {one.rank for one in run.series("lr", ranks=ranks)} == found
+        assert set(run.to_pandas("lr", ranks=ranks)["rank"]) == found
 
 
 def test_what_a_history_shows(directory: Path) -> None:
@@ -146,6 +167,8 @@ def test_what_a_history_shows(directory: Path) -> None:
     assert [run.id for run in found.runs(query="-id=empty", limit=1)] == ["mixed"]
     run = found[HOSTILE]
     assert (run.config, run.keys) == ({"lr": 0.1}, ["loss", "lr", "eval/bleu", "step"])
+    assert len({run, found[HOSTILE], found["empty"]}) == 2
+    assert (run.state, run.step, run.started, run.ended) == ("finished", 9000, BEGIN, BEGIN + 1060)
     assert list(found.to_pandas()["id"]) == [one.id for one in found.runs()]
     for shown in (found._repr_html_(), run._repr_html_()):
         assert "&lt;script&gt;" in shown
@@ -209,6 +232,85 @@ def test_errors_are_one_line(directory: Path, tmp_path: Path) -> None:
         trackside.open("x", path=tmp_path)
 
 
+def test_a_table_of_runs_is_flat_ordered_and_filtered(tmp_path: Path) -> None:
+    with history(tmp_path) as made:
+        for number, lr in enumerate((0.3, 0.1, 0.2)):
+            run = f"s{number}"
+            made.put([opened(run, config={"optim": {"lr": lr}}, started=BEGIN + number)])
+            made.put(
+                [
+                    column(run, ["loss"], 3 + number),
+                    Event(run, 0, BEGIN, "summary", 0, None, {"best": -lr}),
+                    finished(run),
+                ]
+            )
+        made.put([opened("bare", started=BEGIN + 9)])
+        made.wait_until_packed()
+    found = trackside.open(path=tmp_path)
+    table = found.to_pandas("loss", query="finished", order_by="config.optim.lr")
+    assert list(table["name"]) == ["s1", "s2", "s0"]
+    assert list(table["config.optim.lr"]) == [0.1, 0.2, 0.3]
+    assert list(table["summary.best"]) == [-0.1, -0.2, -0.3]
+    assert list(table["loss.last"]) == list(table["loss.max"]) == [3.0, 4.0, 2.0]
+    assert str(table["started"].dt.tz) == "UTC"
+    assert [run.id for run in found.runs(order_by="-loss")] == ["s2", "s1", "s0", "bare"]
+    assert [run.id for run in found.runs(since=BEGIN + 1, until=datetime.fromtimestamp(BEGIN + 2, timezone.utc))] == [
+        "s2",
+        "s1",
+    ]
+    assert [run.id for run in found.runs(since="2023-11-14", limit=1)] == ["bare"]
+    wrong: dict[str, dict[str, Any]] = {
+        "state: must be one of starting": {"state": "bogus"},
+        "did you mean optim.lr": {"order_by": "optim.lt"},
+        "neither a duration such as 7d": {"since": "yesterday"},
+        "limit: must be 0": {"limit": -1},
+    }
+    for message, options in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            found.runs(**options)
+    with pytest.raises(trackside.UnknownKeyError, match=r"key 'los': no run has it; did you mean loss\?"):
+        found.to_pandas("los")
+
+
+def test_series_of_the_machine_are_joined_to_the_steps(tmp_path: Path) -> None:
+    watts, free = 'trackside_gpu_power_watts{gpu="%d"}', "trackside_host_memory_available_bytes"
+    with history(tmp_path) as made:
+        made.put([opened("r"), column("r", ["loss"], 10)])
+        for second in (-1, 2.5, 4.5):
+            values = {watts % 0: 100 + second, watts % 1: 200 + second, free: 7.0}
+            made.put([MachineSample(BEGIN + second, values)])
+        made.put([finished("r")])
+        made.wait_until_packed()
+    run = trackside.open("r", path=tmp_path)
+    assert [one.labels for one in run.series("trackside_gpu_power_watts")] == [{"gpu": "0"}, {"gpu": "1"}]
+    table = run.machine_to_pandas(["trackside_gpu_power_watts", free], join="loss")
+    assert set(table.columns) == {"time", "step", "loss", "gpu", "trackside_gpu_power_watts", free}
+    gpus = table[table["gpu"].notna()]
+    assert list(gpus["gpu"]) == ["0", "1", "0", "1"]
+    assert list(gpus["step"]) == [2, 2, 4, 4]
+    assert list(gpus["loss"]) == [2.0, 2.0, 4.0, 4.0]
+    assert list(gpus["trackside_gpu_power_watts"]) == [102.5, 202.5, 104.5, 204.5]
+    assert list(table[table["gpu"].isna()][free]) == [7.0, 7.0]
+    with pytest.raises(trackside.UnknownKeyError, match="of the machine, not of a rank; use machine_to_pandas"):
+        run.to_pandas("trackside_gpu_power_watts")
+
+
+def test_a_run_has_its_events_alerts_checkpoints_and_diagnosis(tmp_path: Path) -> None:
+    with history(tmp_path) as made:
+        made.put([opened("r", tags=["a"]), column("r", ["loss"], 10)])
+        made.put(
+            [Event("r", 0, BEGIN + 1, "note", 0, 5, {"x": 7}), Alert("Spike", "warning", BEGIN, "r", {}, "s", "d")]
+        )
+        made.put([finished("r", state="failed", cause="OOM killed")])
+        made.wait_until_packed()
+    run = trackside.open("r", path=tmp_path)
+    assert (run.tags, run.summary, run.checkpoints()) == (["a"], {}, [])
+    assert [(one["kind"], one["fields"]) for one in run.events] == [("note", {"x": 7})]
+    assert [one["alert"] for one in run.alerts] == ["Spike"]
+    assert run.diagnosis()["health"] == "broken"
+    assert run.refresh() is run
+
+
 WITHOUT = """
 import json, sys
 sys.modules.update(dict.fromkeys(["numpy", "pyarrow", "pydantic", "starlette", "typer", "zmq"]))
@@ -249,21 +351,3 @@ def test_damaged_bytes_are_recognized(values: list[float], data: st.DataObject) 
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     with pytest.raises(ValueError, match=r"damaged|unknown|invalid literal"):
         rank_series.decode_values(cut, np.empty(len(values)))
-
-
-def test_the_page_s_code_runs(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with history(directory.parent / "page") as made:
-        made.put(
-            [
-                opened("gpt-small", config={"lr": 0.1}),
-                column("gpt-small", ["loss", "grad_norm"], 50),
-                finished("gpt-small"),
-            ]
-        )
-    monkeypatch.setenv("TRACKSIDE_STORAGE__PATH", str(directory.parent / "page"))
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(code, names)
-    assert (len(names["table"]), len(names["steps"]), len(names["runs"])) == (50, 50, 1)
-    assert list(names["series"].values) == [float(step) for step in range(10, 21)]

@@ -60,6 +60,7 @@ test("the hottest GPU is named with its time and the runs of that time", () => {
 test("keys with a common first part are a section, in which losses come first", () => {
   assert.deepEqual(sections(["lr", "eval/f1", "eval/loss", "train/mfu", "loss", "tokens"]),
     [["", ["loss", "lr", "train/mfu", "tokens"]], ["eval", ["eval/loss", "eval/f1"]]]);
+  assert.deepEqual(sections(["lr", "train/f1", "train/loss"]), [["train", ["train/loss", "train/f1"]], ["", ["lr"]]]);
 });
 
 test("a loss is known by its name", () => {

@@ -17,10 +17,11 @@ from trackside_daemon.collectors.settings import GpuSection
 from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
+from trackside_daemon.nvml.reader_groups import GROUPS
 from trackside_daemon.nvml.reading import Reading, WorkerSettings
 from trackside_daemon.nvml.simulation.boards import BOARDS
 from trackside_daemon.nvml.simulation.faults import FAULTS, LOST_SECONDS
-from trackside_daemon.nvml.simulation.simulate import SimulatedCalls, WorkerStart, simulate
+from trackside_daemon.nvml.simulation.simulate import READ_BY, SimulatedCalls, WorkerStart, simulate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -351,3 +352,13 @@ def test_of_a_lost_gpu_the_handle_is_asked_for_and_no_more() -> None:
 
 def test_the_settings_offer_every_board_that_can_be_simulated() -> None:
     assert get_args(GpuSection.model_fields["profile"].annotation) == tuple(BOARDS)
+
+
+@pytest.mark.parametrize("profile", BOARDS)
+def test_each_simulated_value_is_of_one_group_of_readers_and_is_left_out_with_it(profile: str) -> None:
+    assert set(READ_BY) <= set(GROUPS)
+    (every,) = simulate(1, 1234.5, profile).gpus
+    left = {name: simulate(1, 1234.5, profile, skip=[name]).gpus[0].values for name in READ_BY}
+    kept = {name: len(every.values) - len(values) for name, values in left.items()}
+    assert sum(kept.values()) == len(every.values) - 1, "all but up are of one group"
+    assert simulate(1, 1234.5, profile, skip=READ_BY).gpus[0].values == [("up", (), 1.0)]

@@ -73,3 +73,30 @@ def ends(run: Run) -> None:
         opened.push(loss=1.0)
     nothing: None = run.push(loss=1.0)  # type: ignore[func-returns-value]
     assert nothing is None
+
+
+def reads(history: trackside.History, path: str) -> dict[str, float]:
+    """Use everything of the history that is typed."""
+    found: list[trackside.RunHistory] = history.runs("a", query="lr>1", since="7d", order_by="-loss", limit=3)
+    run: trackside.RunHistory = trackside.open("a", path=path)
+    whole: trackside.History = trackside.open(path=path)
+    try:
+        series: trackside.Series = run.series("loss", ranks=0, missing="ignore")[0]
+    except (trackside.UnknownRunError, trackside.UnknownKeyError) as error:
+        problem: trackside.HistoryError = error
+        raise problem from None
+    last: float = series.times[-1] + series.values[-1]
+    labels: str = series.labels["gpu"]
+    about: tuple[str, int | None, float, float | None, list[str]] = (
+        run.state,
+        run.step,
+        run.started,
+        run.ended,
+        run.tags,
+    )
+    media: list[trackside.Media] = run.refresh().media()
+    run.series("loss", missing="skip")  # type: ignore[arg-type]
+    trackside.finish("done")  # type: ignore[arg-type]
+    trackside.alert("title", "text", severity="bad")  # type: ignore[arg-type]
+    trackside.log_text("key", "text", 3)  # type: ignore[call-arg]
+    return {labels: last, about[0]: float(len(media) + len(found) + len(whole.runs())), trackside.__version__: 0.0}

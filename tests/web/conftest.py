@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from scripted_recorder import CapturesHarness
+from web.documented import undocumented
 from wire_messages import RunsHarness
 
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
+from trackside_daemon.bridges.fleet import Fleet
+from trackside_daemon.bridges.settings import FleetSection
 from trackside_daemon.checkpoints.audit.request import MODULE, Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import CheckpointFollower
 from trackside_daemon.checkpoints.settings import CheckpointSection
@@ -31,6 +34,7 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
+from trackside_daemon.web.api.fleet import FleetApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import CHANGE_TIMEOUT, HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
@@ -67,7 +71,10 @@ class Client:
             async with httpx.AsyncClient(transport=self.transport, base_url=BASE) as client:
                 return await client.request(method, path, **options)
 
-        return asyncio.run(once())
+        answer = asyncio.run(once())
+        if answer.status_code == 200 and path.startswith("/api/v1/"):
+            assert undocumented(method, path, answer) == [], f"{method} {path}: see web/api/answers.yaml"
+        return answer
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.ask("GET", path, **options)
@@ -155,6 +162,7 @@ class Site:
         public_read: bool = False,
         hosts: tuple[str, ...] = (),
         any_host: bool = False,
+        origins: tuple[str, ...] = (),
         change_timeout: float = CHANGE_TIMEOUT,
         send_timeout: float = SEND_TIMEOUT,
     ) -> Client:
@@ -182,12 +190,14 @@ class Site:
                 AgentsApi(kept, captures, waits, actions=self.agent_actions),
                 GpuApi(self.nvml, self._forget),
                 MachineApi(self.machine, kept),
+                FleetApi(Fleet(FleetSection(), ""), kept),
                 ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
                 self.pages,
             ],
             reload=self._reload if lifecycle else None,
         )
-        return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read, any_host=any_host))
+        named = partial(pages.build, token=self.token, hosts=hosts, origins=origins)
+        return Client(named(public_read=public_read, any_host=any_host))
 
     @property
     def key(self) -> dict[str, str]:

@@ -6,8 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from histories import opened
+from histories import BEGIN, finished, opened
 from wire_messages import FakeSession
+
+from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +56,15 @@ def test_a_live_run_is_listed_with_its_newest_step(recorded: Site, house: RunsHa
 def test_a_wait_ends_with_its_time(recorded: Site) -> None:
     refused, answer = call(recorded, "wait", run="train", timeout_seconds=0.01)
     assert (refused, answer["reason"], answer["state"]) == (False, "timeout", "starting")
+
+
+def test_a_wait_for_a_run_that_has_ended_names_what_still_fires(recorded: Site) -> None:
+    recorded.keep(Alert("CheckpointDamaged", "critical", BEGIN + 5, "id-1", {}, "step-30.pt is cut off", ""))
+    recorded.keep(finished("id-1", state="failed"))
+    _, answer = call(recorded, "wait", run="train", timeout_seconds=5)
+    assert (answer["reason"], answer["state"]) == ("end", "failed")
+    assert [one["alert"] for one in answer["alerts"]] == ["CheckpointDamaged"]
+    assert "resume" in answer["alerts"][0]["advice"].lower()
 
 
 def test_messages_that_need_no_answer_and_those_that_are_no_messages(recorded: Site) -> None:

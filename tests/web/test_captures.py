@@ -37,7 +37,7 @@ def test_a_capture_is_begun_followed_listed_and_downloaded(recorded: Site) -> No
     path = f"/api/v1/captures/{begun['id']}/files"
     answer = client.get(f"{path}/{file['name']}", headers=recorded.key)
     assert gzip.decompress(answer.content) == b"{}"
-    assert answer.headers["content-type"] == "application/gzip"
+    assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment; ")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert client.get(f"{path}/..%2F..%2Ftrackside.db", headers=recorded.key).status_code == 404

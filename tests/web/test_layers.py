@@ -61,7 +61,7 @@ def test_a_layer_has_quantiles_counts_and_columns(observed: Site) -> None:
     ("path", "status"),
     [
         ("/runs/train/layers?kind=x", 400),
-        ("/runs/train/layers?value=entropy", 400),
+        ("/runs/train/layers?value=entropy", 404),
         ("/runs/train/layers?points=3000", 400),
         ("/runs/train/layers?rank=x", 400),
         ("/runs/train/layers?by=epoch", 400),

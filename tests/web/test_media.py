@@ -50,7 +50,10 @@ def test_they_are_listed_and_sent_with_a_fixed_type_that_nothing_runs(logged: Si
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
         assert answer.headers["Content-Disposition"] == "attachment"
-        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["Cache-Control"] == "private, no-cache"
+        again = {**logged.key, "If-None-Match": f'"x", {answer.headers["ETag"]}'}
+        known = client.get(f"/api/v1/runs/train/media/{one['file']}", headers=again)
+        assert (known.status_code, known.content) == (304, b"")
 
 
 @pytest.mark.parametrize("name", ["nothing.png", "index.jsonl", "..%2F..%2Fhistory.db", "%2Fetc%2Fpasswd"])

@@ -114,7 +114,7 @@ def test_the_same_name_on_other_pages_removes_no_endpoint(site: Any, monkeypatch
     for pages, name in ((WebApp, "runs"), (GpuApi, "runs"), (HistoryApi, "status"), (GpuApi, "status")):
         monkeypatch.setattr(pages, name, pages, raising=False)
     client = site.client()
-    assert client.get("/api/v1/runs", headers=site.key).json() == {"runs": []}
+    assert client.get("/api/v1/runs", headers=site.key).json() == {"runs": [], "next": None}
     assert client.get("/api/v1/status", headers=site.key).json() == {"version": "1"}
 
 

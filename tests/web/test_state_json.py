@@ -26,7 +26,7 @@ def live_runs(house: RunsHarness) -> list[dict[str, Any]]:
 
 
 def test_without_runs_the_list_is_empty(api: Callable[[str], Any]) -> None:
-    assert api("runs") == {"runs": []}
+    assert api("runs") == {"runs": [], "next": None}
 
 
 def test_the_status_is_what_the_daemon_reports(api: Callable[[str], Any]) -> None:

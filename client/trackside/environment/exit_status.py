@@ -9,11 +9,14 @@ from functools import wraps
 from time import monotonic_ns
 from traceback import TracebackException
 from types import TracebackType
+from typing import Literal, get_args
 
-from trackside.packing import writable
+from trackside.packing import text_of, writable
+from trackside.training_log import warn
 from trackside.wire import CLOSED
 
-STATUSES = ("finished", "stopped", "failed")
+Status = Literal["finished", "stopped", "failed"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 SHM = "/dev/shm"  # noqa: S108  only its size is read
 
@@ -32,6 +35,15 @@ newest_call: Callable[[], str] = str
 """Returns the newest collective of this process in words, or nothing: that of `captures.flight_recorder`, which is above this."""
 _TEXT = 65536
 _LINE = 200
+
+
+def checked_status(status: object) -> Status:
+    """Return a status; for anything else ``stopped``, with a warning: the end of a training must not raise."""
+    known = next((known for known in STATUSES if isinstance(status, str) and status == known), None)
+    if known is not None:
+        return known
+    warn(f"finish: status {text_of(status)[:60]!r} is none of {', '.join(STATUSES)}; stopped is used")
+    return "stopped"
 
 
 def outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str]:

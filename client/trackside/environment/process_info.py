@@ -71,6 +71,7 @@ def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child d
         k8s_pod=_or("", lambda: _cut(pod(os.environ), POD_BYTES)),
         k8s_namespace=_or("", lambda: _cut(namespace(os.environ), POD_BYTES)),
         k8s_container=_or("", lambda: _cut(container(os.environ), POD_BYTES)),
+        partition=_or("", lambda: _cut(os.environ.get("SLURM_JOB_PARTITION", ""), POD_BYTES)),
         launch=_or("", lambda: _cut(os.environ.get("TRACKSIDE_LAUNCH", ""), VERSION_LENGTH)),
         correlation=_or("", lambda: correlation(os.environ)),
         parents=_or(None, lambda: parents(Path("/proc"))),

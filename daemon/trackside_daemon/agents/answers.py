@@ -11,7 +11,7 @@ import msgspec
 from trackside_daemon.agents import tools
 from trackside_daemon.agents.fitting import fits, page
 from trackside_daemon.agents.untrusted import identifier, key, mark, marker, unmark
-from trackside_daemon.model.configuration import changes
+from trackside_daemon.model.configuration import changes, config, setting
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.model.troubles import TROUBLES
 from trackside_daemon.questions import table
@@ -28,6 +28,7 @@ ALERT_FIELDS = ("id", "alert", "severity", "started", "ended", "silenced_until")
 CHECKPOINT_FIELDS = ("path", "step", "state", "good", "reason", "time", "checked", "value", "attempt")
 RANK_FIELDS = ("value", "difference", "difference_low", "difference_high", "at", "unknown")
 SHOWN_METRICS = 1000  # keys in a list of keys
+SHOWN_ALERTS = 20  # of what is new
 SHOWN_LIVE = 16  # live runs in an overview
 READ_ALERTS = 1000  # newest alerts that are looked through
 READ_RUNS = 1000  # newest runs that are looked through for changes
@@ -78,19 +79,19 @@ class Answers:
         standings = await gather(*(self._ask(Standing(id=uid)) for uid in ids))
         speak = await self._marker(ids)
         runs = [_standing(run, values.get(run["id"], {}), found, speak, now) for run in standings]
-        order = ("broken", "slow", "ok")
-        runs.sort(key=lambda run: order.index(run["health"]))
-        rest = (
-            {}
-            if one
-            else {
-                "more_alive": len(alive) - len(ids),
-                "machine_alerts": [_alert(alert, speak) for alert in found if not alert["run"]],
-                "ended": [_run(run) for run in listed if run["state"] in ENDED][:3],
-            }
-        )
+        runs.sort(key=lambda run: ("broken", "slow", "ok").index(run["health"]))
         health = runs[0]["health"] if runs else "ok"
-        answer = page("runs", runs, 0, SHOWN_LIVE, health=health, now=now, **rest)
+        if one:
+            settings = [[mark(name), mark(setting(value))] for name, value in config(standings[0]).items()]
+            return {"health": health, "runs": runs, "now": now, "config": settings}
+        rest = {
+            "health": health,
+            "now": now,
+            "more_alive": len(alive) - len(ids),
+            "machine_alerts": [_alert(alert, speak) for alert in found if not alert["run"]],
+            "ended": [_run(run) for run in listed if run["state"] in ENDED][:3],
+        }
+        answer = page("runs", runs, 0, SHOWN_LIVE, **rest)
         return {"health": health, "runs": answer.pop("runs"), **answer}
 
     async def runs(self, wanted: tools.RunsArguments) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class Answers:
         recent = [run for run in listed if max(run["started"], run["ended"] or 0.0) >= since]
         found = (await self._ask(table.Alerts(evidence=False, limit=READ_ALERTS)))["alerts"]
         alerts = [alert for alert in reversed(found) if alert["started"] >= since]
-        speak = await self._marker({alert["run"] for alert in alerts if alert["run"]})
+        speak = await self._marker({alert["run"] for alert in alerts[:SHOWN_ALERTS] if alert["run"]})
         settings = []
         for run in [run for run in recent if run["started"] >= since][:COMPARED]:
             earlier = (one for one in listed if one["name"] == run["name"] and one["started"] < run["started"])
@@ -150,7 +151,7 @@ class Answers:
             states[run["state"]] = states.get(run["state"], 0) + 1
         # What went wrong comes first, and is what stays if there is no room.
         recent.sort(key=lambda run: run["state"] not in {"failed", "lost", "stalled"})
-        shown = [_alert(alert, speak) for alert in alerts[:20]]
+        shown = [_alert(alert, speak) for alert in alerts[:SHOWN_ALERTS]]
         answer = page(
             "runs",
             [_run(run) for run in recent],
@@ -375,7 +376,7 @@ def _standing(
         **({"verdict": speak(run["verdict"])} if run["verdict"] else {}),
         **_picked({**run, **listed}, ("step", "loss", "started", "ended")),
         **_picked(attempt, ("total_steps",)),
-        **_picked(lowest, ("remaining_seconds",)),
+        **({} if run["verdict"] else _picked(lowest, ("remaining_seconds",))),  # what stands still has no end
         **({"unsaved_seconds": now - since} if run["ended"] is None else {}),
         "checkpoint": _checkpoint(saved, now) if saved else None,
         "firing": [_alert(one, speak) for one in firing[-4:]],
@@ -399,9 +400,10 @@ def _cause(cause: Mapping[str, Any], speak: Callable[[str], str]) -> dict[str, A
 def _alert(alert: Mapping[str, Any], speak: Callable[[str], str]) -> dict[str, Any]:
     known = TROUBLES.get(alert["alert"])
     shown = _picked(alert, ALERT_FIELDS)
+    if known is None:
+        shown["alert"] = mark(alert["alert"])
     if known is None or alert["alert"] == "UserAlert":
         speak = mark
-        shown["alert"] = alert["alert"] if known else mark(alert["alert"])
     run = {"run": identifier(alert["run"])} if alert["run"] else {}
     advice = {"advice": known.advice(alert["severity"])} if known and alert["ended"] is None else {}
     return {**shown, **run, "summary": speak(alert["summary"]), **advice}

@@ -13,7 +13,7 @@ from trackside_daemon.agents.answers import NotLiveError
 from trackside_daemon.agents.fitting import fitted
 from trackside_daemon.agents.untrusted import mark
 from trackside_daemon.history.directory import HistoryError
-from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.history.read.reader import UnknownKeyError, UnknownRunError
 from trackside_daemon.model.text import shown
 
 REVISIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -87,7 +87,7 @@ class Protocol:
 def failure(error: BaseException) -> str:
     """Return an error in one line; that of an unknown run lists names of runs."""
     text = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
-    return mark(text) if isinstance(error, UnknownRunError) else shown(text)[:MOST_LETTERS]
+    return mark(text) if isinstance(error, (UnknownKeyError, UnknownRunError)) else shown(text)[:MOST_LETTERS]
 
 
 def _content(text: str) -> dict[str, Any]:

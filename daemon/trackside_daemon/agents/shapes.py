@@ -1,133 +1,76 @@
-"""The shapes of answers to agents, of which the tools' output schemas are made; every field may be absent. Entries of lists name their fields."""
+"""The fields of each answer, from which the output schemas of the tools are made. Any field may be absent."""
 
-from typing import Any, Literal, TypedDict
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
 
 Number = float | Literal["nan", "inf", "-inf"]
-Entry = dict[str, Any]
 Health = Literal["ok", "slow", "broken"]
+Entry = dict[str, Any]
+Entries = list[Entry]
+
+OF_ANY: Mapping[str, Any] = {"left_out": dict[str, int], "next": int, "now": float}
+OF_TOOL: Mapping[str, Mapping[str, Any]] = {
+    "overview": {
+        "health": Health,
+        "runs": Entries,
+        "more_alive": int,
+        "machine_alerts": Entries,
+        "ended": Entries,
+        "config": list[list[str]],
+    },
+    "runs": {"runs": Entries, "hint": str},
+    "why": {
+        **dict.fromkeys(("cause", "summary", "advice", "check"), str),
+        **dict.fromkeys(("lost_seconds", "low", "high", "gpu_hours", "cost", "wall_seconds"), float),
+        "health": Health,
+        "evidence": list[str],
+        "verdict": str | None,
+        "hang": str | None,
+        "run": Entry,
+        "ledger": dict[str, float],
+        "further_causes": Entries,
+    },
+    "changes": {
+        "since": float,
+        "states": dict[str, int],
+        "began_alerts": int,
+        "settings": Entries,
+        "alerts": Entries,
+        "runs": Entries,
+    },
+    "rank": {
+        "best": str | None,
+        "tied_with": list[str],
+        "key": str,
+        "ranked": Entries,
+        "not_ranked": Entries,
+        "note": str,
+    },
+    "checkpoints": {
+        "resume_from": Entry | None,
+        "best": Entry | None,
+        "metric": str,
+        "run": str,
+        "check": str,
+        "checkpoints": Entries,
+    },
+    "alerts": {"alerts": Entries},
+    "compare": {"effects": Entries, "runs": list[str], "baseline": list[str], "chosen": str, "missing": str},
+    # series is a list of curves, with points of these columns; beside keys, the number of them
+    "series": {"keys": Entries, "columns": list[str], "series": Entries | int, "missing": list[str]},
+    "wait": {
+        **dict.fromkeys(("reason", "state", "cause", "run"), str),
+        "step": int | None,
+        "loss": Number,
+        "alerts": Entries,
+    },
+    "capture": {**dict.fromkeys(("state", "id", "reason"), str), "text": list[str]},
+}
 
 
-class Answer(TypedDict, total=False):
-    """What any answer may have."""
-
-    left_out: dict[str, int]
-    next: int
-    now: float
-
-
-class Overview(Answer, total=False):
-    """The answer of ``overview``."""
-
-    health: Health
-    runs: list[Entry]
-    more_alive: int
-    machine_alerts: list[Entry]
-    ended: list[Entry]
-
-
-class Runs(Answer, total=False):
-    """The answer of ``runs``."""
-
-    runs: list[Entry]
-    hint: str
-
-
-class Why(Answer, total=False):
-    """The answer of ``why``."""
-
-    cause: str
-    summary: str
-    lost_seconds: float
-    low: float
-    high: float
-    gpu_hours: float
-    cost: float
-    advice: str
-    check: str
-    evidence: list[str]
-    health: Health
-    verdict: str | None
-    hang: str | None
-    run: Entry
-    wall_seconds: float
-    ledger: dict[str, float]
-    further_causes: list[Entry]
-
-
-class Changes(Answer, total=False):
-    """The answer of ``changes``."""
-
-    since: float
-    states: dict[str, int]
-    began_alerts: int
-    settings: list[Entry]
-    alerts: list[Entry]
-    runs: list[Entry]
-
-
-class Rank(Answer, total=False):
-    """The answer of ``rank``."""
-
-    best: str | None
-    tied_with: list[str]
-    key: str
-    ranked: list[Entry]
-    not_ranked: list[dict[str, str]]
-    note: str
-
-
-class Checkpoints(Answer, total=False):
-    """The answer of ``checkpoints``."""
-
-    resume_from: Entry | None
-    best: Entry | None
-    metric: str
-    run: str
-    check: str
-    checkpoints: list[Entry]
-
-
-class Alerts(Answer, total=False):
-    """The answer of ``alerts``."""
-
-    alerts: list[Entry]
-
-
-class Compare(Answer, total=False):
-    """The answer of ``compare``."""
-
-    effects: list[Entry]
-    runs: list[str]
-    baseline: list[str]
-    chosen: str
-    missing: str
-
-
-class Series(Answer, total=False):
-    """The answer of ``series``: the keys, or curves with points of the columns."""
-
-    keys: list[Entry]
-    columns: list[str]
-    series: Any
-    missing: list[str]
-
-
-class Wait(Answer, total=False):
-    """The answer of ``wait``."""
-
-    reason: Literal["alert", "end", "step", "timeout", "stopping"]
-    step: int | None
-    state: str
-    cause: str
-    loss: Number
-    run: str
-    alerts: list[Entry]
-
-
-class Capture(Answer, total=False):
-    """The answer of ``capture``."""
-
-    state: str
-    id: str
-    reason: str
-    text: list[str]
+def schema(tool: str) -> dict[str, Any]:
+    """Return the JSON schema of a tool's answer."""
+    fields = {**OF_TOOL[tool], **OF_ANY}
+    return {"type": "object", "properties": {name: msgspec.json.schema(kind) for name, kind in fields.items()}}

@@ -160,12 +160,11 @@ class CaptureArguments(Struct, forbid_unknown_fields=True):
     stacks: Annotated[bool, Meta(description="Also record Python functions.")] = False
 
 
-def schema(kind: type) -> dict[str, Any]:
-    """Return the JSON schema of some arguments or of an answer."""
-    _, components = msgspec.json.schema_components([kind])
-    found = components.pop(kind.__name__)
-    schema = {key: value for key, value in found.items() if key not in {"title", "description"}}
-    return {**schema, **({"$defs": components} if components else {})}
+def schema(arguments: type[Struct]) -> dict[str, Any]:
+    """Return the JSON schema of some arguments."""
+    _, components = msgspec.json.schema_components([arguments])
+    found = components[arguments.__name__]
+    return {key: value for key, value in found.items() if key not in {"title", "description"}}
 
 
 class Tool(NamedTuple):
@@ -173,13 +172,11 @@ class Tool(NamedTuple):
 
     Attributes:
         arguments: The class of its arguments.
-        answer: The shape of its answer.
         description: What it does, for the agent.
         acts: Whether it acts on the training, which must be allowed.
     """
 
     arguments: type[msgspec.Struct]
-    answer: type
     description: str
     acts: bool = False
 
@@ -190,7 +187,7 @@ class Tool(NamedTuple):
             "name": name,
             "description": self.description,
             "inputSchema": schema(self.arguments),
-            "outputSchema": schema(self.answer),
+            "outputSchema": shapes.schema(name),
             "annotations": hints,
         }
 
@@ -198,60 +195,47 @@ class Tool(NamedTuple):
 TOOLS = {
     "overview": Tool(
         OverviewArguments,
-        shapes.Overview,
         "How the live runs stand, what is broken first: step of total_steps, remaining_seconds, the newest checkpoint, unsaved_seconds "
-        "(what is lost if the run ends now), the alerts that fire; or one run, also an ended one.",
+        "(what is lost if the run ends now), the alerts that fire; or one run, also an ended one, with its settings.",
     ),
-    "runs": Tool(
-        RunsArguments, shapes.Runs, "List training runs, the newest first, with state, step, loss and results."
-    ),
+    "runs": Tool(RunsArguments, "List training runs, the newest first, with state, step, loss and results."),
     "why": Tool(
         WhyArguments,
-        shapes.Why,
         "Explain why a run is slow or broken: `cause` first (none if nothing is wrong; what stops the run before what slows it), with lost seconds, evidence, advice, "
         "and a check for afterwards. `ledger` has the seconds of the run by account.",
     ),
     "changes": Tool(
         ChangesArguments,
-        shapes.Changes,
         "What is new since yesterday, or since a time: runs that began or ended, alerts that began, and the settings in which a "
         "new run differs from the run before of its name.",
     ),
     "rank": Tool(
         RankArguments,
-        shapes.Rank,
         "Which of several runs is best by a key or a result, with the difference of each from the best, and `tied_with` those that "
         "noise alone may separate from it.",
     ),
     "checkpoints": Tool(
         CheckpointsArguments,
-        shapes.Checkpoints,
         "`resume_from`: the newest checkpoint that an audit has found intact; `best`: the intact one with the best metric; and all "
         "of them, with the reason why one is damaged.",
     ),
-    "alerts": Tool(
-        AlertsArguments, shapes.Alerts, "Alerts of a run or of all, the newest first, with advice while they fire."
-    ),
+    "alerts": Tool(AlertsArguments, "Alerts of a run or of all, the newest first, with advice while they fire."),
     "compare": Tool(
         CompareArguments,
-        shapes.Compare,
         "Compare runs with a baseline: step time, throughput, memory, energy, cost, loss and other keys, each with a ratio and the "
         "95 % interval (low, high) of the noise. For seeds, name those of each side.",
     ),
     "series": Tool(
         SeriesArguments,
-        shapes.Series,
         "Return curves of a run in at most 200 points, each with the minimum, maximum and last value of its steps. Without keys, "
         "list the keys with their last values.",
     ),
     "wait": Tool(
         WaitArguments,
-        shapes.Wait,
         "Wait until the run has an alert, ends or reaches a step, or until the time-out. `reason` is alert, end, step or timeout.",
     ),
     "capture": Tool(
         CaptureArguments,
-        shapes.Capture,
         "Record a live run for some steps, and return where their time goes. The training is slower meanwhile.",
         acts=True,
     ),

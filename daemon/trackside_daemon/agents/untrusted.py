@@ -4,13 +4,14 @@ import re
 from collections.abc import Callable, Iterable
 
 from trackside_daemon.model.families import training
+from trackside_daemon.model.records import ENDS
 from trackside_daemon.model.text import shown
 
 OPEN, CLOSE = "<untrusted>", "</untrusted>"
 MOST_LETTERS = 300  # letters of a text; the middle of a longer one is left out
 
 KNOWN = frozenset(
-    (*training.KNOWN, "lr", "train", "data", "forward", "backward", "optimizer", "sync", "eval", "checkpoint")
+    (*training.KNOWN, "lr", "train", "data", "forward", "backward", "optimizer", "sync", *ENDS, "unknown")
 )
 LONG_LETTERS = 24  # of a longer text within a sentence, which may be cut, the beginning is searched
 

@@ -13,11 +13,13 @@ from trackside_daemon.alerts.active_alert import (
     restored_alert,
     text_samples,
 )
+from trackside_daemon.alerts.alerted_runs import AlertedRuns
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.inhibition import Inhibitions, evaluation_order, merged_labels
+from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.alerts.silences import Silences, silenced_until
 from trackside_daemon.model.families import alerts as alert_families
-from trackside_daemon.model.families.alerts import CORRELATION
+from trackside_daemon.model.families.alerts import CORRELATION, OWNER
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import LIFE_CYCLE, Alert, AlertNote, Silence
@@ -90,8 +92,7 @@ class ActiveAlerts:
         postpones: Returns whether a finding must wait, since the daemon itself may have caused it.
         host: Name of this machine.
         url: Address of the dashboard, with a slash at its end; empty for no links.
-        correlation: Returns the id by which other systems refer to a run, given its id; empty for none.
-        is_own: Returns whether a run is one of our own commands': alerts about it are infos.
+        runs: The runs that alerts are about.
         most: See `MAX_ALERTS`.
     """
 
@@ -104,14 +105,12 @@ class ActiveAlerts:
         postpones: Callable[[Finding], bool] = lambda _: False,
         host: str = "",
         url: str = "",
-        correlation: Callable[[str], str] = lambda _: "",
-        is_own: Callable[[str], bool] = lambda _: False,
+        runs: AlertedRuns | None = None,
         most: int = MAX_ALERTS,
     ) -> None:
         self._most = most
         self._about = host, url
-        self._correlation = correlation
-        self._is_own = is_own
+        self._runs = runs or AlertedRuns(AlertsSection())
         self._postpones = postpones
         self.disabled = disabled or DisabledAlerts()
         self._silences = silences or Silences()
@@ -158,7 +157,7 @@ class ActiveAlerts:
         Findings of one call are evaluated together, so an alert also inhibits a consequence that was found just before it.
         """
         self._apply_silences(now)
-        findings = [one._replace(severity="info") if self._is_own(one.run) else one for one in findings]
+        findings = [one._replace(severity=self._runs.severity(one)) for one in findings]
         enabled = [finding for finding in findings if not self.disabled.contains(finding.alert, dict(finding.labels))]
         # Sources first: a consequence may have been found just before its source.
         for finding in enabled:
@@ -246,10 +245,11 @@ class ActiveAlerts:
 
     def _begin(self, key: Key, finding: Finding, now: float) -> None:
         self._alerts.pop(key, None)  # so that the new one is the last
-        if id_ := self._correlation(finding.run):
+        if id_ := self._runs.correlation(finding.run):
             finding = finding._replace(evidence={**finding.evidence, CORRELATION: id_})
         seconds = self._min_firing_times.begin(key, finding, now)
         active = self._alerts[key] = ActiveAlert(finding, now + seconds, seconds)
+        active.labels |= self._runs.labels(finding.run)
         active.update(finding, active.fires_until)
         active.is_old = finding.late and now - finding.time > OLD_SECONDS
         active.silenced = self._is_silenced(active)
@@ -359,7 +359,8 @@ def _records(changed: Iterable[ActiveAlert]) -> list[Alert]:
 
 
 def _key(finding: Finding) -> Key:
-    merged = merged_labels(finding.alert)
-    labels = sorted((name, value) for name, value in finding.labels if name not in merged)
+    # The owner of a run does not identify an alert: after a restart of the daemon, only a restored one has it.
+    left_out = (*merged_labels(finding.alert), *(OWNER if dict(finding.labels).get("run") else ()))
+    labels = sorted((name, value) for name, value in finding.labels if name not in left_out)
     texts = (finding.summary, finding.description) if finding.once else ()
     return finding.alert, finding.run, tuple(labels), texts

@@ -14,7 +14,7 @@ from trackside_daemon.config.section import Section
 from trackside_daemon.detectors.key_roles import KeyRoles
 from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, setting, share
-from trackside_daemon.model.text import size_bytes
+from trackside_daemon.model.text import seconds, size_bytes
 
 
 class RuleThresholds(Section):
@@ -33,11 +33,17 @@ class RuleThresholds(Section):
         "GpuIdleButHeld: memory in use on an idle GPU, such as 5GB.", 5 * 10**9
     )
     host_memory_ratio: float = share("HostMemoryPressure: minimum share of memory that is available.", 0.05)
+    host_memory_bytes: Annotated[int, BeforeValidator(size_bytes), Field(ge=0.0, le=1e18)] = setting(
+        "HostMemoryPressure: available memory above which it does not fire, whatever its share is.", 16 * 2**30
+    )
     host_memory_stalled_ratio: float = share("HostMemoryPressure: share of time lost waiting for memory.", 0.1)
     container_memory_ratio: float = share(
         "ContainerMemoryPressure: share of a container's limit in use, without cached files.", 0.95
     )
     disk_ratio: float = share("DiskFilling: minimum share of a file system that is free.", 0.05)
+    disk_bytes: Annotated[int, BeforeValidator(size_bytes), Field(ge=0.0, le=1e18)] = setting(
+        "DiskFilling: free space above which its share does not count.", 100 * 10**9
+    )
     disk_full_in: Annotated[Seconds, Field(ge=0)] = setting(
         "DiskFilling: time until a file system is full, at the rate of the last hour.", 4 * 3600.0
     )
@@ -77,7 +83,7 @@ class RuleSection(Section):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     alert: Annotated[Pattern, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-    metric: Annotated[str, Field(pattern=r"^(key:.+|[a-zA-Z_][a-zA-Z0-9_]*)$")]
+    metric: Annotated[str, Field(pattern=r"^(key:.+|(family:)?[a-zA-Z_:][a-zA-Z0-9_:]*)$")]
     labels: dict[str, str] = Field(default_factory=dict)
     above: Number | None = None
     below: Number | None = None
@@ -181,6 +187,25 @@ def _roles(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+_NAMES = ("user", "k8s_namespace", "partition", "tag")  # what a condition can compare with a pattern
+
+
+def _conditions(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        name, _, wanted = value.partition("=")
+        try:
+            known = (
+                float(str(seconds(wanted) if name == "age" else wanted)) >= 0 if name in {"age", "ranks"} else wanted
+            )
+        except ValueError:
+            known = False
+        if value not in {"all", "own"} and not (name in (*_NAMES, "age", "ranks") and known):
+            raise ValueError(
+                f"{value!r:.80} is not all, own, ranks=NUMBER, age=DURATION, or one of {', '.join(_NAMES)}, = and a pattern"
+            )
+    return values
+
+
 class AlertsSection(Section):
     """Detectors, rules and notifications."""
 
@@ -189,6 +214,15 @@ class AlertsSection(Section):
         "Alerts to turn off, such as LossPlateau, or SlowStep@debug-* for runs with such a name.",
         (),
         examples=["LossPlateau,SlowStep@debug-*"],
+    )
+    page: Annotated[Texts, AfterValidator(_conditions)] = setting(
+        "Runs whose alerts may be critical; those of other runs are warnings. Any of: all, own (of the daemon's user), tag=page (as "
+        "init(page=True) sets it), ranks=64, age=6h, user=, k8s_namespace= or partition= with a pattern.",
+        ("own", "tag=page"),
+        examples=["own,tag=page,ranks=64,age=6h,partition=prod*"],
+    )
+    tags: Texts = setting(
+        "Tags that alerts have in their label tags, if their run has them.", (), examples=["team-a,team-b"]
     )
     roles: Annotated[Texts, AfterValidator(_roles)] = setting(
         "Roles of pushed keys, as KEY=ROLE, such as loss=objective; KEY may have * and ?.",

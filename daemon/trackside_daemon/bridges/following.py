@@ -166,7 +166,7 @@ class _FollowedRun:
     def close(self, status: str) -> str:
         """End the session, and return the run's name."""
         if self._session is not None:
-            self._session.finish(status if status in ("finished", "failed") else "stopped")
+            self._session.finish("failed" if status == "failed" else "finished" if status == "finished" else "stopped")
         self.run.close()
         return self._name
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.run_view import RankProgress, RunClock
     from trackside_daemon.model.records import Alert, Event
 
-OLD = 900.0  # age in seconds above which a death is not reported, and its alert ends
+OLD = 900.0  # age in seconds above which a death is not reported
+SHOWN = 300.0  # seconds for which its alert fires, since nothing can be done to end it
 WORKER = 60.0  # seconds around the death of a rank in which the death of a data loader worker is the likely cause
 FINISHED = 60.0  # seconds before the death of a rank in which another rank that finished is the likely cause
 ALERTS = ("TrainingProcessDied", "OomKilled")  # names of the alerts that this detector can raise
@@ -27,6 +28,7 @@ ABORT = "SIGABRT"  # the signal that a program sends itself
 MANY = 3
 MANY_SECONDS = 60.0
 NAMED = 5  # the most names of runs in that alert
+RUNS = 256  # the most runs in its evidence
 
 RANKS = 8192  # deaths, and deaths of workers, that are remembered
 
@@ -177,9 +179,12 @@ class Deaths:
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield restored deaths as open, many runs together, and the ends of old alerts."""
-        for kept in self._restored:
-            death = self._reported.get((kept.run, -1, int(kept.labels.get("rank", 0))))
-            if death is not None:
+        for kept in sorted(self._restored, key=lambda kept: kept.started):
+            who = kept.run, -1, int(kept.labels.get("rank", 0))
+            if who in self._reported:
+                # A restart of the daemon does not prolong the alert.
+                seen = clock.at - max(0.0, clock.now - kept.started)
+                death = self._reported[who] = self._reported.pop(who)._replace(seen=seen)
                 yield death.alarm()._replace(description=kept.description)
         self._restored.clear()
         for user in self._grown:
@@ -189,9 +194,9 @@ class Deaths:
         self._grown.clear()
         while self._reported:
             who, death = next(iter(self._reported.items()))
-            if clock.at - death.seen <= OLD and len(self._reported) <= RANKS:
+            if clock.at - death.seen <= SHOWN and len(self._reported) <= RANKS:
                 break
-            yield from self._end(who, clock.now, f"that was {OLD / 60:g} min ago")
+            yield from self._end(who, clock.now, f"that was {SHOWN / 60:g} min ago")
 
     def restarted(self, run: str, attempt: int, now: float) -> Iterator[Finding]:
         """End the alerts of earlier attempts of a run, because another attempt began."""
@@ -270,7 +275,8 @@ def _many(user: str, deaths: Sequence[Death], over: tuple[float, str] | None = N
     whose = f" of {user}" if user else ""
     summary = f"more than {MANY} runs{whose} died or are lost within a minute, also {', '.join(names[:NAMED])}{more}"
     text = TROUBLES["TrainingProcessDied"].advice("many")
-    return Finding("TrainingProcessDied", "critical", labels, deaths[0].time, summary, text)
+    found = Finding("TrainingProcessDied", "critical", labels, deaths[0].time, summary, text)
+    return found._replace(evidence={"runs": [death.run for death in deaths[:RUNS]]})
 
 
 def how_ended(state: str, cause: str) -> str:

@@ -23,7 +23,7 @@ _SIGNED = re.compile(r"[+-]([\d.,]+(e[+-]?\d+)?( [%\w/]+)?)?")
 NONFINITE = ("nan", "inf", "-inf")  # numbers that the API has as texts
 
 # Dates that `datetime.fromisoformat` reads in all versions of Python; later ones read more.
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(?P<time>T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?P<time>T\d\d:\d\d(:\d\d(?P<fraction>\.\d{1,20})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -274,9 +274,11 @@ def read_moment(text: str, *, end: bool = False) -> float:
         pass
     try:
         date = _DATE.fullmatch(text)
-        # Before Python 3.11, fromisoformat rejects the Z.
-        found = datetime.fromisoformat(re.sub("Z$", "+00:00", text) if date else "")
-        return (found + timedelta(days=1 if end and date and not date["time"] else 0)).timestamp()
+        fraction = (date and date["fraction"]) or ""
+        # Before Python 3.11, fromisoformat rejects the Z, and most fractions of a second.
+        found = datetime.fromisoformat(re.sub("Z$", "+00:00", text.replace(fraction, "", 1)) if date else "")
+        days = timedelta(days=1 if end and date and not date["time"] else 0)
+        return (found + days).timestamp() + float(fraction or 0)
     except (ValueError, OverflowError):
         raise ValueError(
             f"{text!r} is neither a duration such as 7d or 12h, nor a date such as 2026-11-01 or 2026-11-01T08:00"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from trackside_daemon.model.finding import Severity
-from trackside_daemon.questions.question import InvalidError, Limit, MissingError, OfRun, Question, RunName
+from trackside_daemon.questions.question import Limit, MissingError, OfRun, Question, RunName
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,7 +29,7 @@ class Alerts(Question, frozen=True, kw_only=True):
     about = (
         "silenced_until is the end of the silence that matches a firing alert, or null. notified lists the receivers that "
         "got a notification. dismissed has the time and the comment if somebody marked the alert as a false alarm, else it is "
-        "null. limit is 1000 by default, and 10000 at most with evidence=false."
+        "null. limit is 1000 by default, and 10000 at most; of more than 1000, only the newest 1000 have their evidence."
     )
     run: RunName = ""
     severity: Annotated[Severity | None, Meta(description="info, warning or critical.")] = None
@@ -41,24 +41,23 @@ class Alerts(Question, frozen=True, kw_only=True):
         Meta(description="true returns only alerts of this machine that fire now, false only others."),
     ] = None
     evidence: Annotated[bool, Meta(description="false omits the evidence, which may be long.")] = True
-    limit: Limit = MOST_WITH_EVIDENCE
+    limit: Annotated[Limit, Meta(le=MOST)] = MOST_WITH_EVIDENCE
 
     def answer(self, history: History, live: Live) -> dict[str, Any]:
         """See `Question`."""
         from trackside_daemon.alerts.silences import with_silenced_until
         from trackside_daemon.history.read import alert_reader, reader
 
-        most = MOST_WITH_EVIDENCE if self.evidence else MOST
-        if self.limit > most:
-            raise InvalidError(f"limit: '{self.limit}' is not a number from 0 to {most}")
         now = time.time()
         firing, past = now if self.firing else None, now if self.firing is False else None
         with history.reading() as connection:
             run = reader.resolve(connection, self.run) if self.run else ""
-            wanted = alert_reader.AlertFilter(
-                run, self.severity or "", self.alert, firing, past, self.limit, self.evidence
-            )
+            wanted = alert_reader.AlertFilter(run, self.severity or "", self.alert, firing, past, self.limit, False)
             found = alert_reader.alerts(connection, wanted)
+            if self.evidence:
+                few = wanted._replace(limit=min(self.limit, MOST_WITH_EVIDENCE), evidence=True)
+                newest = alert_reader.alerts(connection, few)
+                found = [*found[: len(found) - len(newest)], *newest]
         return {"alerts": with_silenced_until(found, _active_silences(history, live))}
 
 

@@ -36,11 +36,18 @@ _Points = list[list[Any]]
 
 
 def find(
-    history: History, names: Collection[str], keys: Collection[str], part: RunPart, *, band: bool = False
+    history: History,
+    names: Collection[str],
+    keys: Collection[str],
+    part: RunPart,
+    *,
+    band: bool = False,
+    strict: bool = True,
 ) -> list[RunSeries]:
     """Return the series of a part of runs, those of all ranks for a *band* if it names none.
 
     Raises:
+        UnknownKeyError: It is *strict*, and no run has one of the keys.
         InvalidError: There are more than one answer has.
     """
     ranks, most = part.ranks(), MAX_SERIES
@@ -50,6 +57,8 @@ def find(
         uids = dict.fromkeys(reader.resolve(connection, name) for name in names)
         found = (one for uid in uids for one in reader.series(connection, uid, keys or None, ranks, part.attempt))
         selected = list(islice(found, most + 1))
+        if strict:
+            reader.check_keys(connection, uids, keys, selected)
     if len(selected) > most:
         raise InvalidError(f"more than {most} series; name keys, ranks or an attempt")
     return selected

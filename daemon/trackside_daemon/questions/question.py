@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 from urllib.parse import quote, urlencode
 
 import msgspec
 import msgspec.structs
 from msgspec import Meta
+
+from trackside_daemon.model.text import read_moment
 
 if TYPE_CHECKING:
     import sqlite3
@@ -45,31 +47,33 @@ RunId = Annotated[
 
 _MOST_SECONDS = 9e12  # seconds whose microseconds fit into a 64-bit column
 _MOST_STEPS = 2.0**63
-_KEY = (
-    "A pushed key; except on /export, also the name of a GPU or host series or family. Repeatable on /series, /export."
-)
-_RUN = "A run's id, its name or a unique beginning of its id. May be repeated on /series and /comparison."
+_KEY = "A pushed key; except on /export, also the name of a GPU or host series or family."
+_RUN = "A run's id, its name or a unique beginning of its id."
 _ONE_RUN = "run: name at least one run, by its id or name; the parameter may be repeated"
 _BASELINE = "A run or a tag to compare with. May be repeated. Default: the newest pinned run of the name, else the last finished."
 
 RunName = Annotated[str, Meta(description=_RUN)]
-RunNames = Annotated[tuple[str, ...], Meta(description=_RUN, extra={"lacks": _ONE_RUN})]
-Seconds = Annotated[float, Meta(ge=-_MOST_SECONDS, le=_MOST_SECONDS)]
-FirstTime = Annotated[Seconds | None, Meta(description="First Unix time.")]
-LastTime = Annotated[Seconds | None, Meta(description="Last Unix time.")]
+RunNames = Annotated[tuple[str, ...], Meta(description=f"{_RUN} May be repeated.", extra={"lacks": _ONE_RUN})]
+Seconds = Annotated[float, Meta(ge=-_MOST_SECONDS, le=_MOST_SECONDS, extra={"moment": True})]
+FirstTime = Annotated[Seconds | None, Meta(description="First time: Unix seconds, or ISO 8601.")]
+LastTime = Annotated[Seconds | None, Meta(description="Last time: Unix seconds, or ISO 8601.")]
 Key = Annotated[
     str, Meta(description=_KEY, extra={"lacks": "key: name exactly one key; for several, use /api/v1/series"})
 ]
-Keys = Annotated[tuple[str, ...], Meta(description=_KEY)]
+Keys = Annotated[tuple[str, ...], Meta(description=f"{_KEY} May be repeated.")]
 Baseline = Annotated[tuple[str, ...], Meta(description=_BASELINE)]
-Ranks = Annotated[tuple[str, ...], Meta(description="A rank, or all. May be repeated. Without it, the lowest rank.")]
+RANK = r"^(all|[0-9]{1,18})$"
+_Rank = Annotated[str, Meta(pattern=RANK)]
+Ranks = Annotated[tuple[_Rank, ...], Meta(description="A rank, or all. May be repeated. Without it, the lowest rank.")]
 Attempt = Annotated[int | None, Meta(description="An attempt. Without it, all attempts in order.")]
 By = Annotated[
     Literal["step", "time"], Meta(description="Unit of from and to: step (the default), or time in Unix seconds.")
 ]
-_Bound = Annotated[float, Meta(ge=-_MOST_STEPS, le=_MOST_STEPS)]
-First = Annotated[_Bound | None, Meta(description="First step or time.")]
-Last = Annotated[_Bound | None, Meta(description="Last step or time.")]
+_Bound = Annotated[float, Meta(ge=-_MOST_STEPS, le=_MOST_STEPS, extra={"moment": True})]
+First = Annotated[
+    _Bound | None, Meta(description="First step; with by=time the first time, as Unix seconds or ISO 8601.")
+]
+Last = Annotated[_Bound | None, Meta(description="Last step; with by=time the last time, as Unix seconds or ISO 8601.")]
 Limit = Annotated[int, Meta(description="Maximum number of entries. The newest are returned.")]
 
 
@@ -187,6 +191,8 @@ class Parameter(NamedTuple):
         choices: The only texts that it may be, if there are some.
         low: Least number.
         high: Largest number; of a text or a list its largest length. None if it has no limit.
+        is_moment: Whether a number may also be a date, as `read_moment` reads it.
+        pattern: Regular expression of a text; empty for any.
     """
 
     name: str
@@ -199,6 +205,8 @@ class Parameter(NamedTuple):
     choices: tuple[str, ...]
     low: float | None
     high: float | None
+    is_moment: bool = False
+    pattern: str = ""
 
 
 _KINDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -213,19 +221,20 @@ def parameters(kind: type[Question]) -> tuple[Parameter, ...]:
 
 def _parameter(field: msgspec.structs.FieldInfo, parts: list[Any]) -> Parameter:
     about = [one for one in parts if isinstance(one, msgspec.Meta)]
-    low, high, length, extra, description = (
+    low, high, length, description, pattern = (
         next((value for one in about if (value := getattr(one, name)) is not None), None)
-        for name in ("ge", "le", "max_length", "extra", "description")
+        for name in ("ge", "le", "max_length", "description", "pattern")
     )
-    choices = tuple(one for one in parts if isinstance(one, str))
+    extra = {name: value for one in about for name, value in (one.extra or {}).items()}
     kind = next((_KINDS[one] for one in parts if isinstance(one, type) and one in _KINDS), "string")
     is_list = ... in parts  # as in tuple[str, ...]
-    lacks = (extra or {}).get("lacks", f"{field.encode_name}: is missing") if field.required else ""
+    choices = tuple(extra.get("choices") or (one for one in parts if isinstance(one, str)))
+    lacks = extra.get("lacks", f"{field.encode_name}: is missing") if field.required else ""
     high = length if high is None else high
     default = None if field.required else field.default
-    return Parameter(
-        field.encode_name, field.name, kind, is_list, default, lacks, description or "", choices, low, high
-    )
+    name, words = field.encode_name, description or ""
+    moment = bool(extra.get("moment"))
+    return Parameter(name, field.name, kind, is_list, default, lacks, words, choices, low, high, moment, pattern or "")
 
 
 def _parts(hint: Any) -> Iterator[Any]:
@@ -259,7 +268,7 @@ def parse(kind: type[Q], path: Mapping[str, str], query: Iterable[tuple[str, str
             raise InvalidError(f"{one.name}: at most {one.high} at a time")
         if one.is_list:
             values[one.field] = tuple(_value(one, text) for text in given)
-        elif given and (given[-1] or one.lacks):
+        elif given and (given[-1] or one.lacks or one.kind != "string" or one.choices):
             values[one.field] = _value(one, given[-1])
     return kind(**values)
 
@@ -277,6 +286,11 @@ def _value(one: Parameter, text: str) -> Any:
             raise InvalidError(f"{one.name}: longer than {one.high} characters")
         return text
     number = _number(text, whole=one.kind == "integer")
+    if isnan(number) and one.is_moment:
+        try:
+            return read_moment(text)
+        except ValueError as error:
+            raise InvalidError(f"{one.name}: {error}; Unix seconds are right, too"[:500]) from None
     low, high = one.low or 0, MOST_INTEGER if one.high is None else one.high
     if not low <= number <= high:  # nor is NaN
         bounds = f"{low:g} to {high:g}" if one.kind == "number" else f"{low} to {high}"
@@ -335,7 +349,7 @@ class RunPart(Question, frozen=True, kw_only=True):
         Raises:
             InvalidError: One is no rank.
         """
-        if self.rank == ("all",):
+        if "all" in self.rank:
             return []
         for rank in self.rank:
             if not (rank.isascii() and rank.isdecimal() and len(rank) <= DIGITS):

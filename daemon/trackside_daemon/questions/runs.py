@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from trackside_daemon.model.families.training import STATES
 from trackside_daemon.questions.question import InvalidError, Limit, OfRun, Question, RunName, Seconds
 
 if TYPE_CHECKING:
@@ -29,15 +30,22 @@ class Runs(Question, frozen=True, kw_only=True):
     about = (
         "With config=true, config has the configuration of each run. metric is a key, and may be repeated: metrics has its last, min and max of "
         "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default; live runs are listed beyond it, unless there is another filter. "
-        "For older runs, repeat the request with until set to the start of the last one. With query, the answer also has its terms, the number of runs "
+        "next is null, or what to set after to for the runs that follow, so that no run comes twice. With query, the answer also has its terms, the number of runs "
         "that it chose from as among, and in hint why it selects none, and what is near; see docs/queries.md."
     )
     name: Annotated[str, Meta(description="A part of the run's name, or the beginning of its id.")] = ""
     tag: Annotated[str, Meta(description="A tag of the run.")] = ""
-    state: Annotated[str, Meta(description="starting, running, stalled, finished, stopped, failed or lost.")] = ""
-    since: Annotated[Seconds | None, Meta(description="Only runs that began at this Unix time or later.")] = None
-    until: Annotated[Seconds | None, Meta(description="Only runs that began at this Unix time or earlier.")] = None
+    state: Annotated[str, Meta(description="The run's state.", extra={"choices": STATES})] = ""
+    since: Annotated[
+        Seconds | None, Meta(description="Only runs that began then or later: Unix seconds, or ISO 8601.")
+    ] = None
+    until: Annotated[
+        Seconds | None, Meta(description="Only runs that began then or earlier: Unix seconds, or ISO 8601.")
+    ] = None
     limit: Annotated[Limit, Meta(le=MOST_RUNS)] = 0
+    after: Annotated[
+        str, Meta(description="Only runs that follow this one in the order: next of the answer before.")
+    ] = ""
     launch: Annotated[
         str, Meta(description="Only runs with this $TRACKSIDE_LAUNCH, which `trackside run` sets for its command.")
     ] = ""
@@ -53,12 +61,18 @@ class Runs(Question, frozen=True, kw_only=True):
 
     def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
         from trackside_daemon.history.read import reader, run_columns, run_query
+        from trackside_daemon.model.records import ENDED
 
         asked = msgspec.structs.asdict(self)
         selection = reader.RunFilter(**{name: asked[name] for name in reader.RunFilter._fields})
         limit = (not self.query and self.limit) or MOST_RUNS
-        runs = _merged(connection, reader.runs(connection, selection._replace(limit=limit)), live.runs(), selection)
-        answer: dict[str, Any] = {}
+        stored = reader.runs(connection, selection._replace(limit=limit + 1))
+        last = stored[limit - 1]["id"] if len(stored) > limit else None
+        runs = _merged(connection, stored[:limit], live.runs(), selection)
+        if self.after:  # live ones came with the first answer, also those of later ones
+            alive = {run["id"] for run in live.runs() if run["state"] not in ENDED}
+            runs = [run for run in runs if run["id"] not in alive]
+        answer: dict[str, Any] = {"next": last}
         if self.query:
             among = len(runs)
             try:
@@ -66,8 +80,10 @@ class Runs(Question, frozen=True, kw_only=True):
                 runs, hint = run_query.select(connection, terms, runs)
             except run_query.QueryError as error:
                 raise InvalidError(f"query: {error}") from None
-            runs = runs[: self.limit or MOST_RUNS]
-            answer = {"terms": [term.text for term in terms], "among": among, "hint": hint}
+            most = self.limit or MOST_RUNS
+            answer["next"] = runs[most - 1]["id"] if len(runs) > most else last
+            runs = runs[:most]
+            answer |= {"terms": [term.text for term in terms], "among": among, "hint": hint}
         more: dict[str, Mapping[str, Any]] = {}
         if self.config:
             more["config"] = run_columns.configurations(connection)
@@ -127,19 +143,20 @@ class Head(OfRun, frozen=True, kw_only=True):
 
 
 class Standing(OfRun, frozen=True, kw_only=True):
-    """Return a run as of `Head`, what stops it, and its newest checkpoint that may be loaded; agents ask, and the API does not."""
+    """Return a run as of `Head`, what stops it, and its newest intact checkpoint; agents ask, and the API does not."""
 
     def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.causes.verdict import read_verdict
-        from trackside_daemon.checkpoints.overview import PRESENT, overview
+        from trackside_daemon.checkpoints.overview import overview
         from trackside_daemon.history.read import reader
 
         uid = self.uid(connection)
         found = read_verdict(connection, uid)
-        saved = [one for one in overview(connection, uid)["checkpoints"] if one["state"] in PRESENT]
+        saved = [one for one in overview(connection, uid)["checkpoints"] if one["state"] == "complete"]
+        saved.sort(key=lambda one: one["good"])  # one that no audit has read may be damaged
         health = "broken" if found.broken else "slow" if found.text else "ok"
-        newest = saved[-1] if saved else None
-        return {**reader.head(connection, uid), "verdict": found.text, "health": health, "checkpoint": newest}
+        last = saved[-1] if saved else None
+        return {**reader.head(connection, uid), "verdict": found.text, "health": health, "checkpoint": last}
 
 
 class RunTexts(Question, frozen=True, kw_only=True):

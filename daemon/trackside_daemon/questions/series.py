@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.questions.question import History, Live
 
+POINTS = 2000  # buckets of a series
+
 _ABOUT = (
     "Points are [step, time, min, max, last], with step and time of the bucket's last sample. With points=0 they are every "
     "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
@@ -43,9 +45,10 @@ class _Curves(RunPart, frozen=True, kw_only=True):
     points: Annotated[
         int,
         Meta(
-            le=20_000, description="Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."
+            le=20_000,
+            description=f"Maximum number of buckets per series [{POINTS}], up to 20000. 0 returns every sample, except of a band.",
         ),
-    ] = 2000
+    ] = POINTS
 
     @property
     def is_stream(self) -> bool:
@@ -68,6 +71,14 @@ class Series(_Curves, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(default=None, name="ranks")
     mean: Annotated[bool, Meta(description="true: also the mean of each point.")] = False
+    missing: Annotated[
+        Literal["error", "ignore"], Meta(description="ignore: leave out a key that no run has, instead of an error.")
+    ] = "error"
+
+    @property
+    def is_stream(self) -> bool:
+        """See `Question`."""
+        return not self.points and not self.band
 
     def answer(self, history: History, live: Live) -> dict[str, Any]:
         """See `Question`."""
@@ -75,9 +86,9 @@ class Series(_Curves, frozen=True, kw_only=True):
 
         if self.is_stream:
             return super().answer(history, live)
-        window, series = self.window(), curves.find(history, self.run, self.key, self, band=bool(self.band))
+        window, series = self.window(), self._find(history)
         # All charts of a response are in memory at once, so many series share the limit.
-        points = min(self.points, max(2, curves.MAX_BUCKETS // max(1, len(series))))
+        points = min(self.points or POINTS, max(2, curves.MAX_BUCKETS // max(1, len(series))))
         charts = curves.read_charts(history, series, window, points, means=self.mean)
         if self.band:
             charts = curves.rank_bands(charts, window.by)
@@ -87,9 +98,13 @@ class Series(_Curves, frozen=True, kw_only=True):
         """See `Question`."""
         from trackside_daemon.questions import curves
 
-        if self.band:
-            raise InvalidError("ranks: must be band, with points above 0; rank=all returns each rank separately")
-        return curves.stream_series(history, curves.find(history, self.run, self.key, self), self.window())
+        return curves.stream_series(history, self._find(history), self.window())
+
+    def _find(self, history: History) -> list[RunSeries]:
+        from trackside_daemon.questions import curves
+
+        strict = self.missing == "error"
+        return curves.find(history, self.run, self.key, self, band=bool(self.band), strict=strict)
 
 
 class OneSeries(_Curves, frozen=True, kw_only=True):
@@ -123,7 +138,13 @@ class OneSeries(_Curves, frozen=True, kw_only=True):
 
         attempts = curves.find(history, [self.id], [self.key], self)
         if not attempts:
-            raise MissingError(f"key {self.key!r}: run {self.id!r} has no such key")
+            raise MissingError(f"key {self.key!r}: run {self.id!r} has no such key in this rank or attempt")
+        if names := {one.series.key for one in attempts} - {self.key}:
+            raise InvalidError(
+                f"key: {self.key!r} names {len(names)} series; use /api/v1/series, or one of {', '.join(sorted(names))}"[
+                    :1000
+                ]
+            )
         return attempts
 
 
@@ -226,7 +247,7 @@ class LayerMap(_LayerPart, frozen=True, kw_only=True):
 
         choices = layers.VALUES[self.kind or "weights"]
         if self.value and self.value not in choices:
-            raise InvalidError(f"value: must be one of {', '.join(choices)}, not {self.value[:SHOWN]!r}")
+            raise MissingError(f"value: must be one of {', '.join(choices)}, not {self.value[:SHOWN]!r}")
         window, found = self.layer_window(connection)
         values = layers.VALUES[window.kind]
         drawn = layers.heat_map(connection, window, self.value if self.value in values else values[0])

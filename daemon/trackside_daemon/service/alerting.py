@@ -10,7 +10,7 @@ from typing import Any
 
 from trackside.wire import BatchesQuestion
 from trackside_daemon.alerts.active_alerts import SHOWN_SECONDS, ActiveAlerts
-from trackside_daemon.alerts.correlations import Correlations
+from trackside_daemon.alerts.alerted_runs import AlertedRuns
 from trackside_daemon.alerts.delivery.delivery import STORED, ConfiguredSinks, Delivery
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.evidence.batches import listed
@@ -108,22 +108,22 @@ class Alerting:
         fired = [alert for alert in marked if alert.alert in known]
         # An alert of a rule that is gone ends without a notification: nothing would find it again, or its end.
         history.writer.put([replace(alert, ended=now) for alert in marked if alert.alert not in known])
-        correlations = Correlations()
+        self._runs = AlertedRuns(section)
+        self._runs.restore(fired)
         self.active = ActiveAlerts(
             disabled,
             self.silences,
             postpones=postpones,
             host=about.instance,
             url=about.url,
-            correlation=correlations.of,
-            is_own=correlations.is_own,
+            runs=self._runs,
         )
         ended = [*map(self._as_it_ended, stored_ends)]
         self.active.restore([alert for alert in (*ended, *fired) if now - (alert.ended or now) < SHOWN_SECONDS], now)
         self.tester = AlertTester()
         regressions = [*_regressions(section, history, fired)]
         self.sources: list[FindingSource] = [
-            correlations,
+            self._runs,
             *finding_sources(
                 state,
                 section,
@@ -194,7 +194,7 @@ class Alerting:
 
     def reconfigure(self, section: AlertsSection, new_sinks: Sequence[Sink]) -> None:
         """Apply the settings that can change at once; *new_sinks* are their `sinks`."""
-        self.active.disabled = _disabled(section)
+        self.active.disabled, self._runs.section = _disabled(section), section
         self._delivery.change(new_sinks)  # also if the settings are equal: a file that they name may have changed
 
     def restored_stalls(self) -> list[Stall]:

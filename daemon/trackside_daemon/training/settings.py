@@ -1,6 +1,6 @@
 """The settings of runs and of what `/metrics` shows of them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -20,6 +20,9 @@ class RunSection(Section):
 class LimitsSection(Section):
     """Limits of what `/metrics` shows at once, beyond which it is counted and left out, and of worker processes."""
 
+    profile: Literal["full", "cluster"] = setting(
+        "Series of /metrics: full, or cluster without those that no rule reads.", "full"
+    )
     runs: int = setting("Live runs on /metrics at once.", 64, ge=1)
     ranks: int = setting("Ranks of a run with series of their own; of more ranks there are statistics.", 64, ge=1)
     keys: int = setting(f"Keys on {training.VALUE.name} and values of layers, for each rank of a run.", 1000, ge=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import zlib
 from functools import partial
@@ -12,14 +13,18 @@ from urllib.parse import quote, unquote
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 
+from trackside_daemon.config.near import near_name
 from trackside_daemon.questions.alerts import Alerts
-from trackside_daemon.web import dashboard
-from trackside_daemon.web.api.endpoints import ENDPOINTS
+from trackside_daemon.questions.question import SHOWN, parameters
+from trackside_daemon.web import dashboard, page_profile
+from trackside_daemon.web.api.endpoints import ENDPOINTS, Endpoint
 from trackside_daemon.web.exposition import process_registry, render, render_protobuf
-from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
+from trackside_daemon.web.http.auth_token import READING, Token, TokenMiddleware, error_response, role_error
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
 from trackside_daemon.web.rank_statistics import RankStatistics
 
@@ -31,10 +36,11 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.history_access import HistoryAccess
+    from trackside_daemon.web.http.roles import Role
 
     Handler = Callable[[Request], Awaitable[Response]]
 
-_REASONS = {
+REASONS = {
     400: "bad_request",
     404: "not_found",
     405: "method",
@@ -43,6 +49,8 @@ _REASONS = {
     503: "stuck",
     507: "full",
 }
+OTHER_REASONS = ("busy", "config", "credentials", "cross_site", "host", "lifecycle", "passwords", "rate_limit", "token")
+"""Reasons of errors that do not follow from their status."""
 STILL_SECONDS = 2.0  # for which no process of a run may do anything before it counts as one that hangs
 OWN_SOURCE = "trackside"  # the name in `collect[]` for the daemon's own families, including those of its process
 
@@ -57,6 +65,7 @@ class WebApp:
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
         access: Answers questions to the history.
         apis: The objects whose methods answer the other endpoints.
+        profile: ``cluster`` for the metrics page of `page_profile`.
     """
 
     def __init__(
@@ -68,18 +77,36 @@ class WebApp:
         access: HistoryAccess,
         apis: Iterable[object],
         reload: Callable[[], str] | None = None,
+        profile: str = "full",
     ) -> None:
         self._state = state
         self._sources = frozenset(sources) | {OWN_SOURCE}
         self._ready = ready
         self._reload = reload
+        self._profile = profile
         self._access = access
         self._apis = {type(api).__name__: api for api in apis}
         self._process_registry = process_registry()
         self._rank_statistics = RankStatistics()
 
-    def build(self, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False) -> Starlette:
-        """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
+    def build(
+        self,
+        *,
+        token: Token,
+        hosts: Collection[str],
+        public_read: bool,
+        any_host: bool = False,
+        origins: Collection[str] = (),
+    ) -> Starlette:
+        """Return the application behind the token check; see `TokenMiddleware` for the arguments.
+
+        Args:
+            token: The token that opens the API.
+            hosts: Names of the daemon.
+            public_read: Reading needs no token.
+            any_host: ``/metrics`` answers under any name.
+            origins: Origins whose pages may read the API; to change something stays forbidden to them.
+        """
         routes = [
             Route("/metrics", self.metrics),
             Route("/-/healthy", self.healthy),
@@ -90,7 +117,15 @@ class WebApp:
             *dashboard.routes(),
         ]
         guard = Middleware(TokenMiddleware, token=token, hosts=hosts, public_read=public_read, any_host=any_host)
-        return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
+        # In front of the guard: a browser asks for permission without the token.
+        shared = Middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=sorted(READING), allow_headers=["Authorization"]
+        )
+        return Starlette(
+            routes=routes,
+            middleware=[shared, guard] if origins else [guard],
+            exception_handlers={HTTPException: _http_error},
+        )
 
     async def metrics(self, request: Request) -> Response:
         """Answer ``/metrics`` in the negotiated format."""
@@ -102,6 +137,8 @@ class WebApp:
             time.monotonic(), None if sources is None else lambda source: source.partition(":")[0] in sources
         )
         snapshot = self._rank_statistics.apply(whole)
+        if self._profile == "cluster":
+            snapshot = page_profile.apply(snapshot)
         own = self._process_registry if sources is None or OWN_SOURCE in sources else None
         body = (
             render_protobuf(snapshot, own)
@@ -153,16 +190,17 @@ class WebApp:
         problem = self._reload()
         return error_response(500, "config", problem) if problem else PlainTextResponse("reloaded\n")
 
-    def _handlers(self) -> dict[str, dict[str, Handler]]:
-        """Return the methods that answer the endpoints of the API, by path and HTTP method."""
-        handlers: dict[str, dict[str, Handler]] = {}
+    def _handlers(self) -> dict[str, dict[str, tuple[Role, Handler]]]:
+        """Return the methods that answer the endpoints of the API and the roles they need, by path and HTTP method."""
+        handlers: dict[str, dict[str, tuple[Role, Handler]]] = {}
         for endpoint in ENDPOINTS:
             # A question is answered by the history, another endpoint by the object that has its method.
             if endpoint.is_question:
                 handler = partial(self._access.respond, endpoint.handler)
             else:
                 handler = partial(endpoint.handler, self._apis[endpoint.owner])
-            handlers.setdefault(f"/api/v1{endpoint.path}", {})[endpoint.method] = handler
+            checked = _checking_names(endpoint, handler)
+            handlers.setdefault(f"/api/v1{endpoint.path}", {})[endpoint.method] = (endpoint.role, checked)
         return handlers
 
     def _selected_sources(self, collect: list[str], exclude: list[str]) -> frozenset[str] | None:
@@ -177,17 +215,35 @@ class WebApp:
         return frozenset(collect) or self._sources - set(exclude)
 
 
+def _checking_names(endpoint: Endpoint, handler: Handler) -> Handler:
+    """Return a handler that refuses parameters which the endpoint does not have: a typo must not select everything."""
+    inside = set(re.findall(r"{(\w+)}", endpoint.path))
+    names = {one.name for one in parameters(endpoint.parameters)} - inside if endpoint.parameters else set()
+
+    async def answer(request: Request) -> Response:
+        for name in request.query_params:
+            if name not in names:
+                known = f"there are {', '.join(sorted(names))}" if names else "there are none"
+                raise HTTPException(400, f"{name[:SHOWN]}: no such parameter{near_name(name, names, known)}")
+        return await handler(request)
+
+    return answer
+
+
 class _ApiRoute(Route):
     """A route that matches the percent-encoded path, so that an encoded slash in an id does not split the path.
 
-    It answers all methods of its path: otherwise a refusal (405) would not list them all.
+    It answers all methods of its path: otherwise a refusal (405) would not list them all. Each method needs a role.
     """
 
-    def __init__(self, path: str, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, path: str, handlers: Mapping[str, tuple[Role, Handler]]) -> None:
         async def answer(request: Request) -> Response:
-            return await handlers["GET" if request.method == "HEAD" else request.method](request)
+            needed, handler = handlers["GET" if request.method == "HEAD" else request.method]
+            return role_error(request.scope, needed) or await handler(request)
 
-        super().__init__(path, answer, methods=list(handlers))
+        # Neither files that are compressed already nor the stream, whose events must not wait in a buffer.
+        packed = [] if path.endswith(("{file}", "/stream")) else [Middleware(GZipMiddleware, 1024, compresslevel=1)]
+        super().__init__(path, answer, methods=list(handlers), middleware=packed)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         # ASGI's `path` is decoded already, so that a slash in an id would look like a separator.
@@ -216,5 +272,5 @@ async def _http_error(request: Request, problem: Exception) -> Response:
         raise problem
     if problem.status_code == 404 and (page := dashboard.lost(request)) is not None:
         return page
-    reason = _REASONS.get(problem.status_code, "error")
+    reason = REASONS.get(problem.status_code, "error")
     return error_response(problem.status_code, reason, problem.detail, dict(problem.headers or {}))

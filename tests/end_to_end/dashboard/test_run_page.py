@@ -235,6 +235,11 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
         loss.get_by_role("button", name="Download as PNG").click()
     assert fetched.value.suggested_filename.endswith("-loss.png")
     assert fetched.value.path().read_bytes().startswith(b"\x89PNG\r\n")
+    loss.get_by_role("button", name="Scale and range").click()
+    with page.expect_download() as fetched:
+        loss.get_by_role("button", name="SVG").click()
+    assert fetched.value.suggested_filename.endswith("-loss.svg")
+    assert fetched.value.path().read_bytes().startswith(b"<svg ")
 
     page.get_by_role("searchbox", name="Keys").fill("f1")
     expect(page.locator("section[aria-label=Charts] figure.chart")).to_have_count(1)

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import fill
 from trackside_daemon.alerts.rules.vector import Baseline, Families, FamilyValues, Labels, Vector
+from trackside_daemon.model.families.alerts import OWNER
 from trackside_daemon.model.families.training import RUN_INFO, STEP
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, json_number
@@ -51,6 +52,7 @@ class _RuleState:
     def __init__(self, rule: Rule, baseline: Baseline) -> None:
         self.rule = rule
         self.vector = Vector(rule.query, baseline)
+        self.runs = None if rule.of_run is None else Vector(rule.of_run)
         self.alerts: dict[Labels, _RuleAlert] = {}
         self.cooldowns: dict[Labels, float] = {}
         self.to_restore: list[Alert] = []
@@ -79,10 +81,8 @@ class RuleEvaluator:
         self._rules = [_RuleState(rule, baseline) for rule in rules]
         self._clock = clock
         self._wall = wall
-        self._names = frozenset(name for state in self._rules for name in state.vector.names()) | {
-            RUN_INFO.name,
-            STEP.name,
-        }
+        vectors = [vector for state in self._rules for vector in (state.vector, state.runs) if vector is not None]
+        self._names = frozenset(name for vector in vectors for name in vector.names()) | {RUN_INFO.name, STEP.name}
         self._firing: dict[tuple[str, NamedLabels], int] = {}
 
     def accept(self, batch: Batch) -> list[Finding]:
@@ -116,6 +116,8 @@ class RuleEvaluator:
             alert = alerts.get(labels)
             if alert is None:
                 named = self._named(state, labels)
+                if state.runs is not None:
+                    named = _with_run(named, state.runs, now, families)
                 alert = alerts[labels] = _RuleAlert(named, now, self._wall(), _step(rule, named, families))
             # Its condition then counts as not met, so it ends while it is inhibited.
             if rule.inhibited_by and self._is_inhibited(rule, alert.labels):
@@ -136,7 +138,8 @@ class RuleEvaluator:
             return
         names = () if state.rule.absent else state.vector.labels
         for record in state.to_restore:
-            alert = _RuleAlert(tuple(sorted(record.labels.items())), now, record.started)
+            about = tuple(sorted(item for item in record.labels.items() if item[0] not in OWNER))
+            alert = _RuleAlert(about, now, record.started)
             alert.fires, alert.run = True, record.run
             # The windows are empty after a restart, so the condition cannot be evaluated yet.
             alert.keep_until = now + max(state.rule.query.window, state.rule.lasting)
@@ -179,7 +182,7 @@ class RuleEvaluator:
         return tuple(sorted((name, value) for name, value in pairs if value))
 
     def _begin(self, state: _RuleState, labels: Labels, alert: _RuleAlert, families: Families) -> Finding:
-        alert.fires, alert.run = True, _run_id(dict(alert.labels).get("run", ""), families)
+        alert.fires, alert.run = True, run_id_of(dict(alert.labels).get("run", ""), families)
         if state.vector.past is not None:
             alert.reference = state.vector.past.references.get((alert.run, labels))
         self._count(state.rule, alert, 1)
@@ -232,6 +235,14 @@ class RuleEvaluator:
         )
 
 
+def _with_run(labels: NamedLabels, runs: Vector, now: float, families: Families) -> NamedLabels:
+    """Return the labels of an alert with the only run of the series that join it; as they are if there are several or none."""
+    named, on = dict(labels), runs.query.on
+    series = [dict(zip(runs.labels, one, strict=True)) for one in runs.evaluate(now, families)]
+    found = {one["run"] for one in series if all(one[name] == named.get(name, "") for name in on)}
+    return labels if "run" in named or len(found) != 1 else tuple(sorted({**named, "run": found.pop()}.items()))
+
+
 def _step(rule: Rule, labels: NamedLabels, families: Families) -> float:
     """Return the step of the rank with these labels, for a rule that counts steps; 0 if it is unknown."""
     if not rule.lasting_steps or STEP.name not in families:
@@ -241,7 +252,7 @@ def _step(rule: Rule, labels: NamedLabels, families: Families) -> float:
     return step if isinstance(step, float) else 0.0
 
 
-def _run_id(run: str, families: Families) -> str:
+def run_id_of(run: str, families: Families) -> str:
     """Return the id of the run with this name; empty for the machine."""
     if not run or RUN_INFO.name not in families:
         return ""

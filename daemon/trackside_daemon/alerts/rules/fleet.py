@@ -27,10 +27,14 @@ class FleetRule(NamedTuple):
     variant: str = ""
 
 
+CERTIFICATE_DAYS = 30  # how long before the certificate's end
 ATTEMPTS = 3  # most attempts of a run in an hour that are normal, as with occasional preemption
 STARTS = 3  # most starts of a daemon in an hour that are normal, as with a rollout
 
 POD = "pod, container, endpoint"  # labels of a target that change when a pod is replaced, while the machine stays
+NODE_STATE = (
+    "node_state"  # label of a target whose node is drained, as deploy/slurm/file_sd.py sets it; only `up` keeps it
+)
 SAMPLE_LIMIT = 15_000  # sample_limit of each configuration in deploy/prometheus
 
 
@@ -52,8 +56,9 @@ def _here(targets: Targets) -> str:
 
 def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
     cluster, place = targets.of_cluster("job"), targets.text()
-    # A rolling update stops a tenth of the daemons at a time, each for less than this, and replaces their pods.
-    down = f"(max without ({POD}) (max_over_time(up{{{chosen}}}[3m])) == bool 0)"
+    # A rolling update stops a twentieth of the daemons at a time, each for less than this, and replaces their pods.
+    kept = f'{chosen}, {NODE_STATE}=""'
+    down = f"(max without ({POD}) (max_over_time(up{{{kept}}}[3m])) == bool 0)"
     many = f"  avg by ({cluster}) {down} >= 0.2\nand on ({cluster})\n  sum by ({cluster}) {down} >= 3"
     flapping = f"  changes(up{{{chosen}}}[15m]) >= 4\nand\n  avg_over_time(up{{{chosen}}}[15m]) < 0.9"
     earlier = " or ".join(f"up{{{chosen}}} offset {age}" for age in ("1h", "1d"))
@@ -73,6 +78,13 @@ def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
             f"{{{{ $labels.instance }}}}{place} of job {{{{ $labels.job }}}} changed {{{{ $value }}}} times between answering "
             "and not answering in 15 minutes.",
             "flapping",
+        ),
+        FleetRule(
+            "TracksideNodeDrained",
+            f'  up{{{chosen}, {NODE_STATE}!=""}}\nor\n'
+            '  label_replace(kube_node_spec_unschedulable == 1, "instance", "$1", "node", "(.+)")',
+            "",
+            f"{{{{ $labels.instance }}}}{place} is drained or cordoned: nobody is notified of its alerts, but for those of runs.",
         ),
         FleetRule(
             "TracksideNoTargets", none, "15m", f"There is no target of job {{{{ $labels.job }}}}{targets.text()}."
@@ -130,6 +142,19 @@ def _failing(chosen: str, targets: Targets) -> list[FleetRule]:
             f"{daemon.RELOADED.name} == 0",
             "5m",
             f"{here} keeps its previous configuration.",
+        ),
+        FleetRule(
+            "TracksideCertificateExpires",
+            f"{daemon.CERTIFICATE_END.name} - time() < {CERTIFICATE_DAYS} * 86400",
+            "5m",
+            f"{here} has a certificate that is valid for another {{{{ $value | humanizeDuration }}}}.",
+        ),
+        # A port scan is refused once; a training tries again and again.
+        FleetRule(
+            "TracksidePushesRejected",
+            f"increase({daemon.INGEST_REJECTED.name}[10m]) > 0",
+            "20m",
+            f"{here} has refused pushes for 20 minutes: {{{{ $labels.reason }}}}.",
         ),
         FleetRule(
             "TracksideCollectorFailing",

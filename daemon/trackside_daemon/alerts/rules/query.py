@@ -62,6 +62,8 @@ class Targets(NamedTuple):
 
 TARGETS = Targets()
 
+# Recorded `up` of the daemons: it also tells since when Prometheus has these rules, before which nothing is new to it.
+UP = "instance:trackside_up:last"
 BEGAN = "process_start_time_seconds"  # start of the daemon, in Unix seconds, as prometheus_client exports it
 
 
@@ -173,8 +175,9 @@ class Query:
 
     def selector(self) -> str:
         """Return the selector of the series in PromQL."""
+        name = positive(self.metric) if self.fresh else self.metric.name
         matchers = ", ".join(matcher.promql() for matcher in self.matchers)
-        return f"{self.metric.name}{{{matchers}}}" if matchers else self.metric.name
+        return f"{name}{{{matchers}}}" if matchers else name
 
     def _windowed(self, targets: Targets) -> str:
         series, window = self.selector(), duration(self.window)
@@ -191,9 +194,14 @@ class Query:
         if self.fresh:
             # increase() misses the first value of a series, so a series that appeared within the window counts with its
             # value.
-            seen = f"up offset {window} == 1 or time() - {BEGAN} < {_number(self.window)}"
+            seen = f"{UP} offset {window} == 1 or time() - {BEGAN} < {_number(self.window)}"
             return f"(({series} unless {before}) and on ({targets.of_machine()}) ({seen}) or increase({ranged}))"
         return f"increase({ranged})" if self.is_counter else f"delta({ranged})"
+
+
+def positive(metric: Metric) -> str:
+    """Return the name of the recorded series of a counter that have grown beyond 0; Prometheus reads them much faster."""
+    return f"instance:{metric.family}:positive"
 
 
 def duration(seconds: float) -> str:

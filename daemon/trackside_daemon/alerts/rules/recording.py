@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trackside_daemon.alerts.rules.query import TARGETS, Targets
+from trackside_daemon.alerts.rules.query import TARGETS, UP, Matcher, Targets, positive
 from trackside_daemon.model.families import derived, gpu
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC, SYNC_PHASES
 
 GPU = ("gpu", "uuid")
@@ -45,6 +46,18 @@ def daily_rules(targets: Targets = TARGETS) -> list[RecordingRule]:
     """Return the rules over a day, which Prometheus evaluates only every few minutes."""
     expr = f"{attempts(targets.place, '1d')} - 1"
     return [RecordingRule("run:trackside_training_restarts:count1d", expr)]
+
+
+def up_rule(job: str) -> RecordingRule:
+    """Return the rule for the daemons that answer."""
+    return RecordingRule(UP, f"up{{{Matcher('job', job).promql()}}}")
+
+
+def positive_rule(metric: Metric, targets: Targets) -> RecordingRule:
+    """Return the rule for the series of a counter that have grown beyond 0, and for 0 after a reset of these."""
+    name = positive(metric)
+    expr = f"  {metric.name} > 0\nor\n  0 * {name} and on ({targets.of_machine()}) {UP} == 1"
+    return RecordingRule(name, expr)
 
 
 def _per_second(increase: str) -> str:

@@ -26,6 +26,8 @@ class Rule:
         absent: The condition is that *query* returns no series.
         variant: Label that distinguishes rules for the same alert in a Prometheus rule file.
         inhibited_by: Alerts that inhibit this one while their condition is met for the same labels.
+        of_run: Series with the labels of its ``on`` and ``run``: if all that join an alert have one run, it is about this run.
+            Prometheus then has the daemon's own alert, with the owner of the run, and does not evaluate the rule.
     """
 
     alert: str
@@ -40,6 +42,7 @@ class Rule:
     absent: bool = False
     variant: str = ""
     inhibited_by: tuple[str, ...] = ()
+    of_run: Query | None = None
 
     @property
     def threshold(self) -> float:
@@ -54,8 +57,8 @@ class Rule:
 
     @property
     def needs_daemon(self) -> bool:
-        """True if Prometheus cannot evaluate the rule, because it knows no run's own past and counts no steps."""
-        return self.query.past is not None or self.lasting_steps > 0
+        """True if Prometheus cannot evaluate the rule: it knows no run's own past or owner, and counts no steps."""
+        return self.query.past is not None or self.lasting_steps > 0 or self.of_run is not None
 
     def promql(self, prefix: str = "", targets: Targets = TARGETS) -> str:
         """Return the condition as a PromQL expression, which has one series per alert.

@@ -10,7 +10,7 @@ from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import POD, WATCHDOG, fleet
 from trackside_daemon.alerts.rules.query import TARGETS, Matcher, Targets
-from trackside_daemon.alerts.rules.recording import RecordingRule, daily_rules, recording_rules
+from trackside_daemon.alerts.rules.recording import RecordingRule, daily_rules, positive_rule, recording_rules, up_rule
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.families import alerts
@@ -35,7 +35,15 @@ HELD = f"alert:{alerts.FIRING.name}:held20m"
 # If the machine is lost, TracksideRunVanished fires by then.
 HOLD = "20m"
 
-DAILY_INTERVAL = "5m"  # interval at which rules over a day are evaluated
+# Intervals of the groups whose windows and waits are many times as long; Prometheus evaluates the others at its own.
+INTERVALS = {
+    "recording": "30s",
+    "seldom": "5m",
+    "thresholds.gpu_speed": "30s",
+    "thresholds.gpu_use": "1m",
+    "thresholds.disk": "1m",
+    "fleet": "1m",
+}
 
 Group = dict[str, Any]
 
@@ -149,12 +157,13 @@ def groups(section: AlertsSection, families: Mapping[str, Metric], options: Rule
         "detectors": _detectors(section, families, options) if section.enabled else [],
         "fleet": _fleet(section, options),
     }
-    intervals = {"seldom": {"interval": DAILY_INTERVAL}}
     return [
-        {"name": f"trackside.{name}", **intervals.get(name, {}), "rules": rules}
-        for name, rules in by_group.items()
-        if rules
+        {"name": f"trackside.{name}", **_interval(name), "rules": rules} for name, rules in by_group.items() if rules
     ]
+
+
+def _interval(group: str) -> dict[str, str]:
+    return {"interval": INTERVALS[group]} if group in INTERVALS else {}
 
 
 def _record(rule: RecordingRule) -> Group:
@@ -165,7 +174,8 @@ def _thresholds(
     section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions
 ) -> dict[str, list[Group]]:
     """Return the rules that the daemon evaluates too, by group, in its order: an inhibiting rule comes first."""
-    disabled, groups = DisabledAlerts(section.off), {}
+    disabled = DisabledAlerts(section.off)
+    groups: dict[str, list[Group]] = {}
     for subsystem, rules in builtin.subsystems(section.thresholds).items():
         described = (
             replace(
@@ -174,8 +184,15 @@ def _thresholds(
                 description=f"{_sentence(rule.summary)} {rule.description.removeprefix(_SINCE)}",
             )
             for rule in rules
+            if not rule.needs_daemon
         )
-        groups[subsystem] = [one for rule in described for one in _threshold(rule, disabled, options, options.runbooks)]
+        up = [_record(up_rule(options.job))] if not groups else []
+        counted = {rule.query.metric.name: rule.query.metric for rule in rules if rule.query.fresh}
+        groups[subsystem] = [
+            *up,
+            *(_record(positive_rule(metric, options.targets)) for metric in counted.values()),
+            *(one for rule in described for one in _threshold(rule, disabled, options, options.runbooks)),
+        ]
     own = (rule for rule in custom.rules(section.rules, families) if not rule.needs_daemon)
     described = (
         replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.") for rule in own
@@ -222,11 +239,14 @@ def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: 
     """
     disabled = DisabledAlerts(section.off)
     rules = [_held_rule(options.targets), *_unseen_events(section, disabled, options)]
-    for alert, fixed in DETECTED.items():
-        if alert in LIFE_CYCLE or "" in disabled.patterns(alert):
+    ruled = builtin.rules(section.thresholds)
+    evaluated = {rule.alert for rule in ruled if not rule.needs_daemon}
+    for alert, fixed in TROUBLES.items():
+        found = alert in DETECTED or any(rule.alert == alert and rule.needs_daemon for rule in ruled)
+        if not found or alert in LIFE_CYCLE or "" in disabled.patterns(alert):
             continue
-        # OomKilled is a rule too, which covers the alerts of the machine.
-        of_runs = ', run!=""' if alert in RULED else ""
+        # Rules that Prometheus evaluates cover the alerts of the machine, such as OomKilled.
+        of_runs = ', run!=""' if alert in evaluated else ""
         rule = _exported(alert, of_runs, fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}", options.targets)
         rules.append(_linked(rule, options.runbooks, alert))
     for custom_rule in custom.rules(section.rules, families):
@@ -238,7 +258,8 @@ def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: 
 
 def _unseen_events(section: AlertsSection, disabled: DisabledAlerts, options: RuleFileOptions) -> Iterator[Group]:
     """Yield the rules for events that the daemon saw and that Prometheus, which could not scrape it then, did not."""
-    events = {rule.alert for rule in builtin.rules(section.thresholds) if rule.query.function == "change"}
+    rules = (rule for rule in builtin.rules(section.thresholds) if not rule.needs_daemon)
+    events = {rule.alert for rule in rules if rule.query.function == "change"}
     for alert, fixed in RULED.items():
         if alert not in events or alert in DETECTED or "" in disabled.patterns(alert):
             continue
@@ -276,7 +297,7 @@ _OWN = f'{_label("description")} On {_label("host")}{{{{ with . | first | label 
 
 def _own_text(targets: Targets, alert: str, text: str, otherwise: str) -> str:
     """Return a template of the daemon's own *text*; *otherwise* while the series is missing, as during its restart."""
-    labels = (*targets.sites, "job", "instance", "run", "rank", "key", "gpu", "subject")
+    labels = (*targets.sites, "job", "instance", "run", "rank", "key", "gpu", "user", "subject")
     series = f'{alerts.TEXT.name}{{alert="{alert}",{",".join(f"{label}=%q" for label in labels)}}}'
     values = " ".join(f"$labels.{label}" for label in labels)
     return f"{{{{ with printf `{series}` {values} | query }}}}{text}{{{{ else }}}}{otherwise}{{{{ end }}}}"

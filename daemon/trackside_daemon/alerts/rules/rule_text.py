@@ -18,8 +18,8 @@ HEAD = f"""\
 # trackside.recording    recording rules over all nodes and ranks of a run
 # trackside.seldom       recording rules over a day
 # trackside.thresholds.* the thresholds of the daemon and, in own, alerts.rules, evaluated by Prometheus
-# trackside.detectors    alerts of the daemon's detectors. `trackside silence` mutes only this group; silence the other
-#                        groups in Alertmanager
+# trackside.detectors    alerts of the daemon: of its detectors, and of thresholds of a run. `trackside silence` mutes only this
+#                        group; silence the other groups in Alertmanager
 # trackside.fleet        daemons that are down, and runs that have vanished; TracksideWatchdog always fires
 """
 WIDTH = 110

@@ -60,8 +60,9 @@ def alerts(
         elif newest:
             print_lines(_list(newest, time.time()))
         else:
-            of_run = f" of run {run}; an earlier run of the name has an id of its own" if run else ""
-            warn(f"no alert fires{'' if firing else ' or has fired'}{of_run}")
+            fires = "fires" if firing else "fires or has fired"
+            of_run = (f" of run {run}", "; ask for an earlier run of the name by its id") if run else ("", "")
+            warn(f"no alert{of_run[0]} {fires}{of_run[1]}")
 
 
 @app.command(epilog="\b\nExample: trackside alerts show TrainingStalled --run gpt-small")

@@ -111,7 +111,9 @@ def disturbances(daemon: ApiSource, run: str, begun: float, ended: float, *, gpu
     """
     keys = tuple(family.name for family in DISTURBANCES)
     try:
-        series = daemon.ask(Series(run=(run,), key=keys, by="time", first=begun, last=ended))["series"]
+        series = daemon.ask(Series(run=(run,), key=keys, by="time", first=begun, last=ended, missing="ignore"))[
+            "series"
+        ]
     except SourceError:
         return None
     found = []

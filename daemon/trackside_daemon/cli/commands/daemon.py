@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import closing
 from logging import getLogger
@@ -31,6 +32,7 @@ GROUPS = {
     "run": "Metrics and dashboard",
     "web": "Metrics and dashboard",
     "push": "Trainings",
+    "otlp": "Metrics and dashboard",
     "capture": "Trainings",
     "storage": "History",
     "log": "Log",
@@ -40,6 +42,7 @@ GROUPS = {
 USUAL = frozenset(
     (
         *("sample.interval", "require-gpu", "collector.gpu.enabled", "collector.gpu.simulate", "run.linger"),
+        *("collector.textfile.directory", "otlp.endpoint"),
         *("web.listen-address", "web.external-url", "web.config.file", "web.allowed-hosts", "web.public-read"),
         *("web.enable-lifecycle", "push.endpoint", "push.keys", "push.group", "capture.auto"),
         *("storage.path", "storage.retention.size", "storage.retention.age", "log.level", "log.format"),
@@ -49,7 +52,7 @@ USUAL = frozenset(
 
 
 @from_settings(
-    *("sample", "require-gpu", "path", "collector", "run", "web", "push"),
+    *("sample", "require-gpu", "path", "collector", "run", "web", "push", "otlp"),
     *("capture.auto", "capture.kineto", "storage", "log"),
     groups=GROUPS,
     usual=USUAL,
@@ -85,6 +88,10 @@ def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: 
             getLogger("trackside").warning("%s", line)
         raise_limit()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
+            named = os.environ.get("TRACKSIDE_ENDPOINT") or push_socket.endpoints[0]
+            if named not in push_socket.endpoints:
+                text = "trainings of this shell push to %s ($TRACKSIDE_ENDPOINT), where this daemon does not listen: %s"
+                getLogger("trackside").warning(text, named, f"start it with --push.endpoint={named}")
             ingest_worker = WorkerHandle(push_socket)
             ingest_worker.start()
             with closing(ingest_worker):

@@ -16,7 +16,7 @@ from trackside.os_errors import os_error_text
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, NotFoundError, SourceError
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.read.offline import Offline
-from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.history.read.reader import UnknownKeyError, UnknownRunError
 from trackside_daemon.questions.question import InvalidError, Live, MissingError, parse, request
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _refusals() -> Iterator[None]:
     """Raise errors of questions as a daemon's answer does."""
     try:
         yield
-    except (MissingError, UnknownRunError) as error:
+    except (MissingError, UnknownKeyError, UnknownRunError) as error:
         raise NotFoundError(str(error)) from None
     except InvalidError as error:
         raise SourceError(str(error)) from None

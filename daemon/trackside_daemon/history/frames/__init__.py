@@ -1,5 +1,5 @@
-"""Read the history from Python, for `trackside.open`: every sample, without a daemon.
+"""Read the samples of a run as arrays, for `questions.opened`, and convert them to tables.
 
-In: the history's file, and the name or the id of a run. Out: arrays, and tables of Arrow, pandas and polars, whose
-libraries are imported when they are used.
+In: a connection, and the id of a run. Out: arrays, and tables of Arrow, pandas and polars, whose libraries are imported when
+they are used.
 """

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from trackside.rl_keys import KEYS, Meaning, meaning, phase_role
+from trackside_daemon.config.near import near_name
+from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
@@ -33,8 +35,12 @@ _EVENT = (
 _AMBIGUOUS = frozenset(("kl", "entropy"))  # which other trainings have as well
 
 
-class UnknownRunError(LookupError):
+class UnknownRunError(HistoryError, LookupError):
     """No run has this id or name, or several ids match; the message lists candidates."""
+
+
+class UnknownKeyError(HistoryError, LookupError):
+    """No run that was named has this key; the message has the nearest one."""
 
 
 class RunFilter(NamedTuple):
@@ -48,6 +54,7 @@ class RunFilter(NamedTuple):
         until: Latest start, in Unix seconds.
         limit: Number of runs, the newest first; 0 for all.
         launch: Id of the ``trackside run`` command that started it.
+        after: Id of a run that precedes them in the order, the newest first.
     """
 
     name: str = ""
@@ -57,6 +64,7 @@ class RunFilter(NamedTuple):
     until: float | None = None
     limit: int = 0
     launch: str = ""
+    after: str = ""
 
 
 class RunSeries(NamedTuple):
@@ -86,11 +94,14 @@ def runs(
         ("state = ?", wanted.state),
         ("started >= ?", wanted.since),
         ("started <= ?", wanted.until),
+        ("(started, id) < (SELECT started, id FROM run WHERE uid = ?)", wanted.after),
         ("EXISTS (SELECT 1 FROM attempt WHERE run = run.id AND json_extract(about, '$.launch') = ?)", wanted.launch),
     ):
         if value not in ("", None):
             conditions.append(condition)
             values += [value] * condition.count("?")
+    if wanted.after and connection.execute("SELECT 1 FROM run WHERE uid = ?", (wanted.after,)).fetchone() is None:
+        raise UnknownRunError(f"run {wanted.after!r}: there is none")
     query = f"SELECT {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
     found = [_listed(row) for row in connection.execute(query, (*values, wanted.limit or -1))]
     for run in found:
@@ -278,6 +289,27 @@ def series(
     yield from _machine_series(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
 
 
+def check_keys(
+    connection: sqlite3.Connection, uids: Collection[str], wanted: Iterable[str], found: Iterable[RunSeries]
+) -> None:
+    """Raise an error if a wanted key is neither found nor in another rank or attempt of these runs: it may be mistyped.
+
+    Raises:
+        UnknownKeyError: There is such a key.
+    """
+    known = {name for one in found for name in (one.series.key, one.series.key.partition("{")[0])}
+    missing = [key for key in wanted if key not in known]
+    if not missing or not uids:
+        return
+    for uid in uids:
+        every = (*series(connection, uid, ranks=()), *_machine(connection, uid))
+        known.update(one.series.key.partition("{")[0] if one.rank is None else one.series.key for one in every)
+    for key in missing:
+        if key not in known:
+            runs = f"run {next(iter(uids))!r} has no such key" if len(uids) == 1 else "no run of these has it"
+            raise UnknownKeyError(f"key {key!r}: {runs}{near_name(key, known)}")
+
+
 def lowest_streams(connection: sqlite3.Connection, uid: str) -> list[int]:
     """Return the stream of the lowest rank of each attempt of a run."""
     rows = connection.execute(
@@ -309,16 +341,20 @@ def _row(connection: sqlite3.Connection, uid: str, columns: str) -> tuple[Any, .
 
 
 def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[RunSeries]:
-    stream = machine_stream(connection, uid) if keys else None
+    wanted = set(keys)
+    return (
+        [one for one in _machine(connection, uid) if {one.series.key, one.series.key.partition("{")[0]} & wanted]
+        if keys
+        else []
+    )
+
+
+def _machine(connection: sqlite3.Connection, uid: str) -> list[RunSeries]:
+    stream = machine_stream(connection, uid)
     if stream is None:
         return []
     tail = LogTail(connection, stream)
-    wanted = set(keys)
-    return [
-        RunSeries(uid, None, None, series, tail)
-        for series in find(connection, stream, tail)
-        if {series.key, series.key.partition("{")[0]} & wanted
-    ]
+    return [RunSeries(uid, None, None, series, tail) for series in find(connection, stream, tail)]
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:

@@ -55,11 +55,11 @@ def values(connection: sqlite3.Connection, keys: Collection[str]) -> dict[str, d
     return found
 
 
-def keys(connection: sqlite3.Connection) -> list[str]:
-    """Return the keys that runs have pushed, those of the most runs first."""
+def keys(connection: sqlite3.Connection, most: int | None = MOST_KEYS) -> list[str]:
+    """Return the keys that runs have pushed, those of the most runs first; at most so many, or None for all."""
     rows = connection.execute(
         f"SELECT series.key FROM series JOIN stream ON stream.id = series.stream WHERE stream.run != {HOST} AND {_LOWEST} LIMIT ?",  # noqa: S608
         (MOST_SERIES,),
     )
     counts = Counter(key for (key,) in rows if not key.startswith(MACHINE))
-    return sorted(counts, key=lambda key: (-counts[key], key))[:MOST_KEYS]
+    return sorted(counts, key=lambda key: (-counts[key], key))[:most]

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import isnan
 from typing import Any, NamedTuple
 
 from trackside_daemon.config.near import near_name
@@ -29,6 +30,7 @@ FIELDS = (
     "state",
     "tag",
     "user",
+    "host",
     "notes",
     "cause",
     "loss",
@@ -158,9 +160,14 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def select(
-    connection: sqlite3.Connection, terms: Sequence[Term], runs: Iterable[dict[str, Any]], seconds: float = SECONDS
+    connection: sqlite3.Connection | None,
+    terms: Sequence[Term],
+    runs: Iterable[dict[str, Any]],
+    seconds: float = SECONDS,
 ) -> SelectedRuns:
     """Return those of the listed runs that all terms select, and why there are none.
+
+    Without a *connection*, the runs have their ``config`` with them, and no keys.
 
     A field is a fact of the run (`FIELDS`), the whole or the last part of the name of a setting or a result, or a key, whose last
     value counts.
@@ -174,10 +181,32 @@ def select(
     return SelectedRuns(selected, "" if selected or not columns.runs else columns.hint(terms, tests))
 
 
+def ordered(connection: sqlite3.Connection, runs: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Return runs by a field, as `select` knows fields; a ``-`` in front reverses it. What is NaN or missing comes last.
+
+    Raises:
+        QueryError: No run has such a field, and it is none that a run can have.
+    """
+    columns = _Columns(connection, runs, SECONDS)
+    field = by.removeprefix("-")
+    read = columns.column(field)
+    found = [(next(iter(read(run)), None), run) for run in columns.runs]
+    if found and field not in FIELDS and not any(value is not None for value, _ in found):
+        raise QueryError(f"order: {columns.nearest(parse(f'{field}=0')[0])}")
+    numbers = {
+        run["id"]: number for value, run in found if (number := _number(value)) is not None and not isnan(number)
+    }
+    texts = {run["id"]: str(value) for value, run in found if value is not None and _number(value) is None}
+    key: Mapping[str, Any] = numbers if len(numbers) >= len(texts) else texts
+    present = [run for _, run in found if run["id"] in key]
+    present.sort(key=lambda run: key[run["id"]], reverse=by.startswith("-"))
+    return [*present, *(run for _, run in found if run["id"] not in key)]
+
+
 class _Columns:
     """The values that the terms compare, of all runs."""
 
-    def __init__(self, connection: sqlite3.Connection, runs: Iterable[dict[str, Any]], limit: float) -> None:
+    def __init__(self, connection: sqlite3.Connection | None, runs: Iterable[dict[str, Any]], limit: float) -> None:
         self.runs = list(runs)
         self._connection = connection
         self._now = time.time()
@@ -219,13 +248,17 @@ class _Columns:
         named = {name for found in settings.values() for name in found if _is_named(name, field)}
         if named:
             return lambda run: [value for name, value in settings[run["id"]].items() if name in named]
-        last = run_columns.values(self._connection, [field])
+        last = {} if self._connection is None else run_columns.values(self._connection, [field])
         return lambda run: [value["last"] for value in last.get(run["id"], {}).values() if value["last"] is not None]
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return ``config.NAME`` and ``summary.NAME`` of each run, by its id."""
         if self._settings is None:
-            configured = run_columns.configurations(self._connection)
+            configured = (
+                {run["id"]: run["config"] for run in self.runs}
+                if self._connection is None
+                else run_columns.configurations(self._connection)
+            )
             self._settings = {
                 run["id"]: {**flat(configured.get(run["id"]) or {}, "config"), **flat(run["summary"], "summary")}
                 for run in self.runs
@@ -241,16 +274,17 @@ class _Columns:
                 return f"no run matches {term.text}"
             if not term.field:
                 return f"no run matches {term.text}{near_name(term.value, [run['name'] for run in self.runs])}"
-            return self._nearest(term)
+            return self.nearest(term)
         return "each term matches a run, but no run matches all of them"
 
-    def _nearest(self, term: Term) -> str:
+    def nearest(self, term: Term) -> str:
+        """Return what is near a term that no run satisfies."""
         values = self.column(term.field)
         found = [value for run in self.runs for value in values(run)]
         if not found:
             settings = {name for of_run in self.settings().values() for name in of_run}
             parts = {part for name in settings for part in (name.partition(".")[2], name.rpartition(".")[2])}
-            names = parts.union(FIELDS, run_columns.keys(self._connection))
+            names = parts.union(FIELDS, () if self._connection is None else run_columns.keys(self._connection))
             return f"no run has {term.field}{near_name(term.field, names, 'quotes search for it as a text')}"
         wanted = _number(term.value)
         numbers = [number for value in found if (number := _number(value)) is not None]

@@ -5,6 +5,9 @@ from trackside_daemon.model.metric import Metric, define
 # Name of the id by which other systems refer to a job, in evidence, annotations and labels.
 CORRELATION = "correlation_id"
 
+# Labels of an alert about a run that name its owner: user, where it runs, and those of its tags that `alerts.tags` lists.
+OWNER = ("user", "k8s_namespace", "partition", "tags")
+
 FIRING = define(
     "trackside_alert_firing",
     "1 while the alert fires, 0 for 15 minutes after; if several ranks have it, the label has the first.",
@@ -15,6 +18,7 @@ FIRING = define(
     "key",
     "gpu",
     "uuid",
+    *OWNER,
     "subject",
 )
 TEXT = Metric(

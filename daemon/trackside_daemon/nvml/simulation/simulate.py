@@ -1,5 +1,6 @@
 """Readings of GPUs that do not exist, as a pure function of time, so that a new worker continues the old one's."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,37 @@ class WorkerStart(NamedTuple):
 
 BOOT = WorkerStart(0.0, 0.0)
 
+# What each group of readers would read, as patterns of a value's name and labels; groups that read nothing here are left out.
+READ_BY = {
+    "mig": "mig_mode",
+    "utilization": "(memory_controller_)?utilization_ratio",
+    "busy": "busy_seconds_total",
+    "gpm": "[a-z_]+_active_ratio .*|[a-z_]+_active_ratio|sm_occupancy_ratio|pcie_[a-z]+_bytes_per_second",
+    "memory": "memory_([a-z]+_)?bytes",
+    "temperature": "temperature_celsius gpu",
+    "temperature-threshold": "temperature_threshold_celsius .*",
+    "thermal-margin": "thermal_margin_celsius .*",
+    "fields": "power_average_watts|temperature_celsius memory|clock_limited_seconds_total .*|recovery_action"
+    "|(pcie|nvlink)_(transmit|receive)_bytes_total",
+    "slow-fields": "(pcie|nvlink)_errors_total .*",
+    "power": "power_watts",
+    "power-limit": "power_limit_watts .*",
+    "energy": "energy_joules_total",
+    "clock": "clock_hertz .*",
+    "clock-max": "clock_max_hertz .*",
+    "performance-state": "performance_state",
+    "clock-limit": "clock_limit_active .*",
+    "pcie": "pcie_link_[a-z_]+|pcie_replays_total",
+    "nvlink": "nvlink_links(_up)?|nvlink_speed_bytes_per_second",
+    "ecc": "ecc_[a-z_]+ .*",
+    "sram": "sram_threshold_exceeded",
+    "remapped-rows": "remapped_rows_total .*|row_remap_(pending|failed)",
+    "row-remap-banks": "row_remap_banks .*",
+    "fabric": "fabric_.*",
+    "persistence": "persistence_mode",
+    "processes": "processes",
+}
+
 
 def simulate(
     count: int,
@@ -30,6 +62,8 @@ def simulate(
     profile: str = "h100",
     faults: Iterable[str] = (),
     start: WorkerStart = BOOT,
+    *,
+    skip: Iterable[str] = (),
 ) -> Reading:
     """Return the reading of GPUs in training at one moment.
 
@@ -39,6 +73,7 @@ def simulate(
         profile: Board of the GPUs: a name of `BOARDS`.
         faults: Faults of the GPUs, as in `faults_by_gpu`.
         start: Start of the worker.
+        skip: Groups of readers whose values are left out.
 
     Raises:
         ValueError: There is no such profile, fault or GPU.
@@ -48,7 +83,10 @@ def simulate(
     board = BOARDS[profile]
     by_gpu = faults_by_gpu(faults, count)
     states = (SimulatedGpu(board, index, now, own, start.monotonic) for index, own in enumerate(by_gpu))
-    gpus = [GpuReading(gpu.index, uuid(gpu.index), _info(board, gpu.index, count), _values(gpu)) for gpu in states]
+    skipped = re.compile("|".join(READ_BY[name] for name in skip if name in READ_BY)) if skip else None
+    gpus = [
+        GpuReading(gpu.index, uuid(gpu.index), _info(board, gpu.index, count), _values(gpu, skipped)) for gpu in states
+    ]
     return Reading(gpus, xids=_xids(by_gpu, now, start))
 
 
@@ -81,8 +119,12 @@ def _info(board: Board, index: int, count: int) -> dict[str, str]:
     }
 
 
-def _values(gpu: SimulatedGpu) -> list[Value]:
-    return DOWN if is_lost(gpu.faults, gpu.now) else values(gpu)
+def _values(gpu: SimulatedGpu, skipped: re.Pattern[str] | None) -> list[Value]:
+    if is_lost(gpu.faults, gpu.now):
+        return DOWN
+    if skipped is None:
+        return values(gpu)
+    return [value for value in values(gpu) if not skipped.fullmatch(" ".join((value[0], *value[1])))]
 
 
 HANDLE = "nvmlDeviceGetHandleByIndex"

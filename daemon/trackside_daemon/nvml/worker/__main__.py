@@ -77,7 +77,9 @@ def _simulation(settings: WorkerSettings) -> Callable[[ReadingRequest], Reading]
 
     def read(_: ReadingRequest) -> Reading:
         try:
-            reading = simulate(settings.simulate, time.monotonic(), settings.profile, settings.faults, start)
+            reading = simulate(
+                settings.simulate, time.monotonic(), settings.profile, settings.faults, start, skip=settings.skip
+            )
         except ValueError as error:
             return Reading(error=str(error), reason="bad_settings")
         calls.count_cycle(reading.gpus)

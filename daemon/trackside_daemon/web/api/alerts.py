@@ -60,10 +60,10 @@ class AlertsApi:
         self._push = push
         self._names = {*names, test_alert.TEST_ALERT}
 
-    async def dismiss(self, request: Request) -> Response:
+    async def dismiss_alert(self, request: Request) -> Response:
         """Mark an alert as a false alarm."""
         shape = '{"dismissed": true, "comment": TEXT}'
-        wanted = _decode_body(await request.body(), _DismissRequest, shape)
+        wanted = _decode_body(await request.body(), DismissBody, shape)
         asked = parsed(Alert, request)
         alert = await self._history.answer(asked)
         note = dismissal(alert, time.time() if wanted.dismissed else None, wanted.comment)
@@ -73,7 +73,7 @@ class AlertsApi:
 
     async def test_alert(self, request: Request) -> Response:
         """Raise TestAlert, to check that notifications arrive."""
-        wanted = _decode_body(await request.body(), _TestRequest, '{"severity": "warning", "run": "NAME"}')
+        wanted = _decode_body(await request.body(), TestBody, '{"severity": "warning", "run": "NAME"}')
         run, name = await self._history.read(lambda connection: _resolve_run(connection, wanted.run))
         now = time.time()
         try:
@@ -86,12 +86,10 @@ class AlertsApi:
             {"alert": test_alert.TEST_ALERT, "test": test, "run": run, "severity": wanted.severity, "started": now}
         )
 
-    async def silence(self, request: Request) -> Response:
+    async def add_silence(self, request: Request) -> Response:
         """Mute notifications of some alerts for a while."""
         shape = '{"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS, "comment": TEXT}'
-        wanted = _decode_body(
-            await request.body(), _SilenceRequest, f"{shape}, for {MAX_SILENCE_SECONDS:.0f} s at most"
-        )
+        wanted = _decode_body(await request.body(), SilenceBody, f"{shape}, for {MAX_SILENCE_SECONDS:.0f} s at most")
         await self._check_name(wanted.labels.get("alert", "*"))
         now = time.time()
         silence = Silence(secrets.token_hex(4), wanted.labels, now, now + wanted.seconds, wanted.comment)
@@ -118,7 +116,7 @@ class AlertsApi:
         if not any(matches_wildcards(name, pattern) for name in fired):
             raise HTTPException(400, f"alert: {unknown_name(pattern, {*self._names, *fired})}")
 
-    async def unsilence(self, request: Request) -> Response:
+    async def end_silence(self, request: Request) -> Response:
         """End a silence early."""
         id_ = request.path_params["silence"]
         ended = self._silences.end(id_, time.time())
@@ -155,7 +153,7 @@ def _resolve_run(connection: Any, text: str) -> tuple[str, str]:
     return uid, str(reader.head(connection, uid)["name"])
 
 
-class _SilenceRequest(msgspec.Struct, forbid_unknown_fields=True):
+class SilenceBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request for a silence; empty labels match all alerts."""
 
     labels: Annotated[
@@ -167,14 +165,14 @@ class _SilenceRequest(msgspec.Struct, forbid_unknown_fields=True):
     comment: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
-class _DismissRequest(msgspec.Struct, forbid_unknown_fields=True):
+class DismissBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request to dismiss an alert."""
 
     dismissed: bool = True
     comment: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
-class _TestRequest(msgspec.Struct, forbid_unknown_fields=True):
+class TestBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request for a test alert."""
 
     severity: Severity = "warning"

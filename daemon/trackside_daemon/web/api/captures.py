@@ -12,7 +12,7 @@ from trackside_daemon.captures.captures import CaptureError, CaptureRequest, Cap
 from trackside_daemon.model.capture import Capture, as_json
 from trackside_daemon.model.capture_limits import CaptureBody, OptionError
 from trackside_daemon.questions.artifacts import find_capture
-from trackside_daemon.web.api.history_access import HistoryAccess, json_response
+from trackside_daemon.web.api.history_access import HistoryAccess, json_response, unchanged
 
 _decode = msgspec.json.Decoder(CaptureBody).decode
 
@@ -70,4 +70,9 @@ class CapturesApi:
         path = self._captures.store.path(capture, name)
         if path is None:
             raise HTTPException(404, f"capture {capture.id} has no file {name!r}")
-        return FileResponse(path, media_type="application/gzip", filename=f"{capture.id}_{name}")
+        headers, known = unchanged(request, f"{capture.id}_{name}")
+        if known is not None:
+            return known
+        return FileResponse(
+            path, headers=headers, media_type="application/octet-stream", filename=f"{capture.id}_{name}"
+        )

@@ -3,18 +3,21 @@
 import re
 from typing import Any, NamedTuple
 
+from trackside_daemon.model.capture_limits import CaptureBody
 from trackside_daemon.model.families.gpu import PREFIX
 from trackside_daemon.questions import table
 from trackside_daemon.questions.question import Question
 from trackside_daemon.questions.series import Export
 from trackside_daemon.web.api.agents import AgentsApi, MessageParameters
-from trackside_daemon.web.api.alerts import AlertsApi
+from trackside_daemon.web.api.alerts import AlertsApi, DismissBody, SilenceBody, TestBody
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
-from trackside_daemon.web.api.history import HistoryApi, Import, LayersRequest, ReportFile
+from trackside_daemon.web.api.daemon import DaemonApi, GpuApi, PauseBody, RotateBody
+from trackside_daemon.web.api.fleet import FleetApi, FleetQuery
+from trackside_daemon.web.api.history import DescribeBody, HistoryApi, Import, LayersRequest, PinBody, ReportFile
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
-from trackside_daemon.web.api.processes import ProcessesApi
+from trackside_daemon.web.api.processes import EndBody, ProcessesApi
+from trackside_daemon.web.http.roles import Role
 
 
 class Endpoint(NamedTuple):
@@ -24,8 +27,10 @@ class Endpoint(NamedTuple):
         handler: The method that answers, whose docstring is the endpoint's sentence; of a question, its class.
         parameters: The parameters of its query; None for none.
         body: An example or description of the request's body; empty for none.
+        body_type: Its class; None for a file or a JSON object of any kind.
         errors: Statuses of its errors, besides those that `openapi` derives.
         types: Media types of its answer.
+        needs: The role that it needs; empty for ``read`` to read and ``write`` to change.
     """
 
     method: str
@@ -34,8 +39,15 @@ class Endpoint(NamedTuple):
     parameters: type[Question] | None = None
     description: str = ""
     body: str = ""
+    body_type: Any = None
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
+    needs: Role | None = None
+
+    @property
+    def role(self) -> Role:
+        """The role that a request needs."""
+        return self.needs or ("read" if self.method == "GET" else "write")
 
     @property
     def is_question(self) -> bool:
@@ -49,14 +61,34 @@ class Endpoint(NamedTuple):
 
     @property
     def operation(self) -> str:
-        """The name of its operation."""
-        return re.sub(r"(?<=.)([A-Z])", r"_\1", self.handler.__name__).lower().strip("_")
+        """The name of its operation, such as ``get_runs`` or ``delete_run``."""
+        name = re.sub(r"(?<=.)([A-Z])", r"_\1", self.handler.__name__).lower().strip("_")
+        return f"get_{name}" if self.method == "GET" else name
+
+    @property
+    def tag(self) -> str:
+        """The name of its group."""
+        return next(tag for tag, begin in TAGS.items() if re.match(begin, self.path))
 
     @property
     def summary(self) -> str:
         """The first line of the handler's docstring."""
         return (self.handler.__doc__ or "").partition("\n")[0]
 
+
+TAGS = {
+    "Overview": "/(overview|stream)",
+    "Series": "/series|/keys|/runs/{id}/(series|export)|/import",
+    "Diagnosis": "/comparison|/code|/runs/{id}/(diagnosis|performance|report)",
+    "Layers": "/runs/{id}/layer",
+    "Captures": "/captures|/runs/{id}/(captures|stacks|ping)",
+    "Artifacts": "/runs/{id}/(checkpoints|console|media|batches)",
+    "Runs": "/runs",
+    "Alerts": "/alerts|/silences|/events",
+    "Machine": "/machine|/processes|/gpu",
+    "Daemon": "/",
+}
+"""The groups of endpoints, each with how their paths begin; the first that matches counts."""
 
 # In a path, special characters of an id are percent-encoded, a slash as %2F.
 _ENDPOINTS = (
@@ -87,10 +119,11 @@ _ENDPOINTS = (
     Endpoint(
         "POST",
         "/runs/{id}/about",
-        HistoryApi.describe,
+        HistoryApi.describe_run,
         description="What is absent stays. A run can be renamed when it has ended. If it is resumed, its name and tags are those of "
         "the training again.",
         body='{"name": "baseline", "notes": "with the old tokenizer", "tags": ["paper"]}',
+        body_type=DescribeBody,
         errors=(400, 409),
     ),
     table.OneSeries,
@@ -112,17 +145,25 @@ _ENDPOINTS = (
         ReportFile,
         types=("text/html", "text/markdown", "image/svg+xml"),
     ),
-    Endpoint("POST", "/runs/{id}/pin", HistoryApi.pin, body='{"pinned": true}', errors=(409,)),
+    Endpoint("POST", "/runs/{id}/pin", HistoryApi.pin_run, body='{"pinned": true}', body_type=PinBody, errors=(409,)),
     Endpoint(
         "POST",
         "/runs/{id}/layers",
-        HistoryApi.layers,
+        HistoryApi.request_layers,
         LayersRequest,
         description="The default is 100 steps and the maximum 10000. ranks are the ranks that received the request; one that watches "
         "no model ignores it.",
     ),
     table.LayerMap,
     table.LayerValues,
+    Endpoint(
+        "GET",
+        "/fleet",
+        FleetApi.fleet,
+        FleetQuery,
+        description="Runs are as in /runs, each with its hosts, and as url the address of its page at its daemon. problems has a sentence for each engine whose "
+        "runs are missing: fleet.prometheus.url has the live runs, bridges.parquet.url those that have ended.",
+    ),
     table.Layer,
     Endpoint(
         "GET",
@@ -147,27 +188,29 @@ _ENDPOINTS = (
         "layers take steps (100). "
         "ranks is empty for all.",
         body='{"kind": "profile", "steps": 10, "ranks": [0, 3], "stacks": true}',
+        body_type=CaptureBody,
         errors=(409,),
     ),
     table.RunCaptures,
     table.Captures,
     table.Capture,
-    Endpoint("GET", "/captures/{capture}/files/{file}", CapturesApi.capture_file, types=("application/gzip",)),
+    Endpoint("GET", "/captures/{capture}/files/{file}", CapturesApi.capture_file, types=("application/octet-stream",)),
     Endpoint(
         "POST",
         "/mcp",
-        AgentsApi.message,
+        AgentsApi.send_message,
         MessageParameters,
         description="A message is a JSON-RPC object; one without an id is answered by status 202. A call of the tool wait is answered when "
-        "something happens. See docs/agents.md.",
+        "something happens. The tools that act on a training need the role write. See docs/agents.md.",
         body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+        needs="read",
     ),
     table.Batches,
     table.Checkpoints,
     Endpoint(
         "POST",
         "/runs/{id}/checkpoints/audit",
-        HistoryApi.audit,
+        HistoryApi.audit_checkpoints,
         description="The answer comes at once; checked of each checkpoint is later than the request when its audit is over.",
     ),
     table.Console,
@@ -176,7 +219,7 @@ _ENDPOINTS = (
     Endpoint(
         "GET", "/runs/{id}/media/{file}", HistoryApi.media_file, types=("image/png", "text/plain", "application/json")
     ),
-    Endpoint("DELETE", "/runs/{id}", HistoryApi.delete, errors=(409,)),
+    Endpoint("DELETE", "/runs/{id}", HistoryApi.delete_run, errors=(409,), needs="admin"),
     table.Series,
     table.Events,
     table.Alerts,
@@ -188,6 +231,7 @@ _ENDPOINTS = (
         "response has the alert's label test, under which /alerts lists it a moment later. There, notified lists the "
         "receivers that got the notification.",
         body='{"severity": "warning", "run": ""}',
+        body_type=TestBody,
         errors=(409,),
     ),
     # After the endpoint whose path it would match too.
@@ -195,28 +239,30 @@ _ENDPOINTS = (
     Endpoint(
         "POST",
         "/alerts/{number}/dismiss",
-        AlertsApi.dismiss,
+        AlertsApi.dismiss_alert,
         description="With dismissed=false, take that back. The response is the alert. trackside tune learns from these "
         "marks. The alert fires on: silence it if it disturbs you.",
         body='{"dismissed": true, "comment": ""}',
+        body_type=DismissBody,
         errors=(400,),
     ),
     table.Silences,
     Endpoint(
         "POST",
         "/silences",
-        AlertsApi.silence,
+        AlertsApi.add_silence,
         description="labels are patterns with * and ?, all of which must match: alert is the alert's name, run the run's, "
         "and others are the alert's labels. Empty labels match all alerts. for is in seconds, 7200 by default and 2592000 "
         "at most. firing in the response lists the firing alerts that match. The response waits until the history has "
         "written the silence. If that fails, kept is false and why gives the reason; the silence then applies only until "
         "the daemon restarts.",
         body='{"labels": {"alert": "LossSpike", "run": "debug-*"}, "for": 7200, "comment": ""}',
+        body_type=SilenceBody,
         errors=(409,),
     ),
-    Endpoint("DELETE", "/silences/{silence}", AlertsApi.unsilence),
+    Endpoint("DELETE", "/silences/{silence}", AlertsApi.end_silence),
     Endpoint(
-        "POST", "/import", HistoryApi.import_, Import, body="The file: CSV, JSON or JSON lines.", errors=(409, 507)
+        "POST", "/import", HistoryApi.import_run, Import, body="The file: CSV, JSON or JSON lines.", errors=(409, 507)
     ),
     Endpoint(
         "POST",
@@ -227,8 +273,16 @@ _ENDPOINTS = (
         "that have the device files open, as far as the daemon has permission to see them. A second pause replaces the "
         "first.",
         body='{"for": 600}',
+        body_type=PauseBody,
+        needs="admin",
     ),
-    Endpoint("POST", "/gpu/resume", GpuApi.resume_gpu, description="resumed is false when they were not paused."),
+    Endpoint(
+        "POST",
+        "/gpu/resume",
+        GpuApi.resume_gpu,
+        description="resumed is false when they were not paused.",
+        needs="admin",
+    ),
     Endpoint(
         "GET",
         "/machine",
@@ -249,11 +303,13 @@ _ENDPOINTS = (
     Endpoint(
         "POST",
         "/processes/{pid}/end",
-        ProcessesApi.end,
+        ProcessesApi.end_process,
         description="Only processes that /processes lists with a run. started has to be theirs, so that another process that "
         "got the same number is not ended. kill sends SIGKILL.",
         body='{"started": 1795729600.7, "kill": false}',
+        body_type=EndBody,
         errors=(400, 403, 409),
+        needs="admin",
     ),
     Endpoint(
         "GET",
@@ -262,7 +318,16 @@ _ENDPOINTS = (
         description=f"For each GPU, measured lists its families without the prefix {PREFIX}, refused lists the "
         "unavailable ones with the reason, and ailments lists the GPU's problems.",
     ),
-    Endpoint("POST", "/token", DaemonApi.rotate_token, errors=(507,)),
+    Endpoint(
+        "POST",
+        "/token",
+        DaemonApi.rotate_token,
+        description="Without a body, the old one opens nothing any more. keep is in seconds, 2592000 at most.",
+        body='{"keep": 3600}',
+        body_type=RotateBody,
+        errors=(507,),
+        needs="admin",
+    ),
     Endpoint("GET", "/openapi.json", DaemonApi.openapi),
 )
 

@@ -31,7 +31,7 @@ from trackside_daemon.questions.artifacts import Media
 from trackside_daemon.questions.diagnosis import Report
 from trackside_daemon.questions.question import OfRun, Question
 from trackside_daemon.questions.series import Export
-from trackside_daemon.web.api.history_access import HistoryAccess, SamplesResponse, json_response, parsed
+from trackside_daemon.web.api.history_access import HistoryAccess, SamplesResponse, json_response, parsed, unchanged
 
 Ask = Callable[[str, str], tuple[frozenset[int], Sequence[RankAnswer]]]
 AskLayers = Callable[[str, int], frozenset[int]]
@@ -74,7 +74,7 @@ class ReportFile(OfRun, frozen=True, kw_only=True):
     key: Annotated[str, msgspec.Meta(description="The key of the chart for svg.")] = ""
 
 
-class _Description(msgspec.Struct, forbid_unknown_fields=True):
+class DescribeBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request that describes a run; None leaves what it has."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
@@ -82,6 +82,12 @@ class _Description(msgspec.Struct, forbid_unknown_fields=True):
     tags: (
         Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=64)] | None
     ) = None
+
+
+class PinBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that pins or unpins a run."""
+
+    pinned: bool
 
 
 class HistoryApi:
@@ -111,10 +117,10 @@ class HistoryApi:
         self._deleted = deleted
         self._importing = asyncio.Semaphore(MAX_IMPORTS)
 
-    async def describe(self, request: Request) -> Response:
+    async def describe_run(self, request: Request) -> Response:
         """Set the name, the notes or the tags of a run."""
         try:
-            wanted = _decode(await request.body(), type=_Description)
+            wanted = _decode(await request.body() or b"{}", type=DescribeBody)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise HTTPException(400, f"the body must have name, notes or tags: {error}") from None
         uid = await self._history.resolve(request)
@@ -123,7 +129,7 @@ class HistoryApi:
         )
         return json_response(await self._history.read(lambda connection: reader.head(connection, uid)))
 
-    async def audit(self, request: Request) -> Response:
+    async def audit_checkpoints(self, request: Request) -> Response:
         """Audit the checkpoints of a run again."""
         run = await self._history.resolve(request)
         self._audit(run)
@@ -136,11 +142,14 @@ class HistoryApi:
         item = next((item for item in items if item.file == name), None)
         if item is None:
             raise HTTPException(404, f"this run has no file {name[:60]!r}; /api/v1/runs/ID/media lists them")
+        headers, known = unchanged(request, name)
+        if known is not None:
+            return known
         try:
             data = await self._history.run_in_thread(lambda: index.content(database.path.parent, run, item))
         except OSError:
             raise HTTPException(404, f"the file {name!r} was deleted") from None
-        return Response(data, headers=MEDIA_HEADERS, media_type=index.TYPES[item.kind])
+        return Response(data, headers={**MEDIA_HEADERS, **headers}, media_type=index.TYPES[item.kind])
 
     async def stacks(self, request: Request) -> Response:
         """Return the current stack of each thread of a run's processes."""
@@ -150,7 +159,7 @@ class HistoryApi:
         """Measure how long a run's processes take to answer."""
         return await self._query_ranks(request, "ping", lambda _: {})
 
-    async def layers(self, request: Request) -> Response:
+    async def request_layers(self, request: Request) -> Response:
         """Make a run that watches its model report the gradient norm of each layer for some steps."""
         steps = parsed(LayersRequest, request).steps
         uid = await self._history.resolve(request)
@@ -168,17 +177,17 @@ class HistoryApi:
         ranks = [{"rank": answer.rank, "seconds": answer.seconds, **fields(answer.body)} for answer in answers]
         return json_response({"ranks": ranks, "silent": sorted(asked - {answer.rank for answer in answers})})
 
-    async def pin(self, request: Request) -> Response:
+    async def pin_run(self, request: Request) -> Response:
         """Pin a run, so that the history limits do not delete it, or unpin it."""
         try:
-            pinned = _decode(await request.body(), type=dict[str, bool])["pinned"]
-        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
+            pinned = _decode(await request.body(), type=PinBody).pinned
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             raise HTTPException(400, 'the body must be {"pinned": true} or {"pinned": false}') from None
         uid = await self._history.resolve(request)
         await self._history.change(lambda store: run_changes.pin(store, uid, pinned=pinned))
         return json_response({"pinned": pinned})
 
-    async def delete(self, request: Request) -> Response:
+    async def delete_run(self, request: Request) -> Response:
         """Delete a run that has ended."""
         uid = await self._history.resolve(request)
         await self._history.change(lambda store: run_changes.delete(store, uid, live=False))
@@ -209,7 +218,7 @@ class HistoryApi:
         text = await self._history.compute(lambda: write(document([found])))
         return Response(text, headers=MEDIA_HEADERS, media_type=f"text/{wanted.format}")
 
-    async def import_(self, request: Request) -> Response:
+    async def import_run(self, request: Request) -> Response:
         """Import a run from a file."""
         from trackside_daemon.history.files.importing import ImportingError, import_run  # seldom needed
         from trackside_daemon.history.files.run_file import open_run_file

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 
 from trackside_daemon.history.database import ClosedError
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.history.read.reader import UnknownKeyError, UnknownRunError
 from trackside_daemon.questions.question import InvalidError, MissingError, Question, parse
 from trackside_daemon.web.http.server import ABORT
 
@@ -140,7 +140,7 @@ class HistoryAccess:
     async def _translated(self, result: Awaitable[Any]) -> Any:
         try:
             return await result
-        except (MissingError, UnknownRunError) as error:
+        except (MissingError, UnknownKeyError, UnknownRunError) as error:
             raise HTTPException(404, str(error)) from None
         except InvalidError as error:
             raise HTTPException(400, str(error)) from None
@@ -178,6 +178,16 @@ def parsed(kind: type[Q], request: Request) -> Q:
         return parse(kind, request.path_params, request.query_params.multi_items())
     except InvalidError as error:
         raise HTTPException(400, str(error)) from None
+
+
+def unchanged(request: Request, tag: str) -> tuple[dict[str, str], Response | None]:
+    """Return the headers of a file that never changes, and the answer to a client that has it; None to one that has not.
+
+    It asks again each time, because only the daemon knows the token and what was deleted.
+    """
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
+    known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+    return headers, Response(status_code=304, headers=headers) if headers["ETag"] in known else None
 
 
 def json_response(content: Any) -> Response:

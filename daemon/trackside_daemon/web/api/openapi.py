@@ -1,12 +1,15 @@
 """The OpenAPI document of the API, built from the table of endpoints."""
 
 import re
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import msgspec.structs
 
-from trackside_daemon.questions.question import OfRun, Parameter, parameters
-from trackside_daemon.web.api.endpoints import ENDPOINTS, Endpoint
+from trackside_daemon.questions.question import MOST_INTEGER, OfRun, Parameter, parameters
+from trackside_daemon.web.api.endpoints import ENDPOINTS, TAGS, Endpoint
 
 
 class _Place(OfRun, frozen=True, kw_only=True):
@@ -22,7 +25,7 @@ class _Place(OfRun, frozen=True, kw_only=True):
 _ERRORS = {
     400: "A parameter or the body is invalid.",
     401: "The token, or the user's password, is missing or wrong.",
-    403: "A page of another site must not change anything.",
+    403: "The role of the user or token does not permit it, or a page of another site asks to change something.",
     404: "There is no such object.",
     409: "The state of the daemon or of the history does not permit it.",
     421: "The daemon does not serve this host name.",
@@ -33,60 +36,116 @@ _ERRORS = {
 }
 
 
+_VALUE = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
+_SCHEMAS: dict[str, dict[str, Any]] = {
+    "text": {"type": "string"},
+    "integer": {"type": "integer"},
+    "number": {"type": "number"},
+    "flag": {"type": "boolean"},
+    "value": {"$ref": "#/components/schemas/Value"},
+    "object": {"type": "object", "additionalProperties": True},
+    "any": {},
+}
+MOMENT = {"anyOf": [{"type": "number", "minimum": -9e12, "maximum": 9e12}, {"type": "string", "format": "date-time"}]}
+
+
+@cache
+def read_answers() -> dict[str, Any]:
+    """Return the answers of all operations, and the types in them, as answers.yaml writes them."""
+    import yaml  # most daemons are never asked
+
+    return dict(yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8")))
+
+
 def document(version: str) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
+    answers = read_answers()
+    bodies = [one.body_type for one in ENDPOINTS if one.body_type]
+    of_bodies, of_parts = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    body_schemas = dict(zip(bodies, of_bodies, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    error = {"$ref": "#/components/schemas/Error"}
     for endpoint in ENDPOINTS:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+        schema = _schema(answers["answers"].get(endpoint.operation, "any"))
+        operation = _operation(endpoint, schema, body_schemas.get(endpoint.body_type))
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    error = _schema({"error": {"reason": "text", "message": "text"}})
     return {
         "openapi": "3.1.0",
-        "info": {"title": "trackside", "version": version},
+        "info": {"title": "trackside", "version": version, "license": {"name": "Apache-2.0"}},
         "servers": [{"url": "/api/v1"}],
         "security": [{"token": []}],
+        "tags": [{"name": name} for name in TAGS],
         "paths": paths,
         "components": {
             "responses": {
-                str(status): {"description": description, "content": {"application/json": {"schema": error}}}
+                str(status): {"description": description, "content": _content("application/json", "Error")}
                 for status, description in _ERRORS.items()
             },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "schemas": {
-                "Error": {
-                    "type": "object",
-                    "required": ["error"],
-                    "properties": {
-                        "error": {
-                            "type": "object",
-                            "required": ["reason", "message"],
-                            "properties": {"reason": {"type": "string"}, "message": {"type": "string"}},
-                        }
-                    },
-                }
+                "Error": error,
+                "Value": _VALUE,
+                **{name: _schema(one) for name, one in answers["types"].items()},
+                **of_parts,
             },
         },
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _schema(of: Any) -> dict[str, Any]:
+    """Return the schema of a type as answers.yaml writes it."""
+    if isinstance(of, list):
+        return {"type": "array", "items": _schema(of[0])}
+    if isinstance(of, str):
+        if of.endswith("|null"):
+            return {"anyOf": [_schema(of.removesuffix("|null")), {"type": "null"}]}
+        return dict(_SCHEMAS[of]) if of in _SCHEMAS else {"$ref": f"#/components/schemas/{of}"}
+    if "*" in of:
+        return {"type": "object", "additionalProperties": _schema(of["*"])}
+    return {
+        "type": "object",
+        "required": [name for name in of if not name.endswith("~")],
+        "properties": {name.removesuffix("~"): _schema(one) for name, one in of.items()},
+    }
+
+
+def _has_required(body: Any) -> bool:
+    return any(field.required for field in msgspec.structs.fields(body))
+
+
+def _content(kind: str, schema: dict[str, Any] | str) -> dict[str, Any]:
+    return {kind: {"schema": {"$ref": f"#/components/schemas/{schema}"} if isinstance(schema, str) else schema}}
+
+
+def _operation(endpoint: Endpoint, schema: dict[str, Any], body: dict[str, Any] | None) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for kind in endpoint.types:
+        is_binary = kind in {"application/octet-stream", "image/png"}
+        text = {"type": "string", "format": "binary"} if is_binary else {"type": "string"}
+        of_file: dict[str, Any] = {} if kind == "application/json" else text
+        content |= _content(kind, schema if endpoint.types == ("application/json",) else of_file)
     operation: dict[str, Any] = {
-        "operationId": f"{endpoint.method.lower()}_{endpoint.operation}",
+        "operationId": endpoint.operation,
+        "tags": [endpoint.tag],
         "summary": endpoint.summary,
+        "x-role": endpoint.role,
         "parameters": _parameters(endpoint),
         "responses": {
-            "200": {"description": endpoint.summary, "content": {kind: {} for kind in endpoint.types}},
+            "200": {"description": endpoint.summary, "content": content},
             **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _statuses(endpoint)},
         },
     }
     if endpoint.description:
         operation["description"] = endpoint.description
     if endpoint.body:
-        schema: dict[str, Any] = {"type": "object"} if endpoint.body.startswith("{") else {}
-        kind = "application/json" if schema else "application/octet-stream"
+        is_file = not endpoint.body.startswith("{")
+        kind = "application/octet-stream" if is_file else "application/json"
+        given = {"type": "string", "format": "binary"} if is_file else body or {}
+        required = is_file or bool(body and _has_required(endpoint.body_type))
         operation["requestBody"] = {
-            "required": True,
+            "required": required,
             "description": endpoint.body,
-            "content": {kind: {"schema": schema}},
+            "content": _content(kind, given),
         }
     return operation
 
@@ -96,12 +155,13 @@ def _statuses(endpoint: Endpoint) -> list[int]:
     described = _parameters(endpoint)
     derived = {
         400: endpoint.body or any(one["in"] == "query" or one["schema"]["type"] == "integer" for one in described),
-        403: endpoint.method != "GET",
-        404: "{" in endpoint.path or any(one["name"] == "run" for one in described),
+        404: "{" in endpoint.path or any(one["name"] in {"run", "after"} for one in described),
         500: endpoint.handler is endpoint.parameters
         or endpoint.owner in {"HistoryApi", "AlertsApi", "CapturesApi", "OverviewApi"},
     }
-    return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
+    return sorted(
+        {401, 403, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)}
+    )
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
@@ -115,16 +175,25 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 def _described(one: Parameter, place: str) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": one.kind}
-    if one.kind == "integer":
-        schema["minimum"] = 0
-    if one.choices:
+    if one.is_moment:
+        schema = MOMENT
+    elif one.choices:
         schema["enum"] = list(one.choices)
+    elif one.kind in {"integer", "number"}:
+        schema |= {"minimum": one.low or 0, "maximum": MOST_INTEGER if one.high is None else one.high}
+    elif one.pattern:
+        schema["pattern"] = one.pattern
+    elif one.kind == "string" and one.high is not None and not one.is_list:
+        schema["maxLength"] = one.high
     if one.is_list:
-        schema = {"type": "array", "items": schema}
+        schema = {"type": "array", "items": schema, **({"maxItems": one.high} if one.high else {})}
+        schema |= {"minItems": 1} if one.lacks else {}
+    if one.default not in (None, "", ()) and place == "query":
+        schema = {**schema, "default": one.default}
     return {
         "name": one.name,
         "in": place,
-        "required": place == "path",
+        "required": place == "path" or bool(one.lacks),
         "description": one.description,
         "schema": schema,
     }

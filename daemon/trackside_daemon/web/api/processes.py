@@ -30,7 +30,7 @@ MAX_COMMAND = 400  # characters of a command line
 _ON_GPU = {"memory_bytes": gpu_families.PROCESS_MEMORY, "sm_utilization_ratio": gpu_families.PROCESS_SM_UTILIZATION}
 
 
-class _End(msgspec.Struct):
+class EndBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request to end a process."""
 
     started: float
@@ -55,11 +55,11 @@ class ProcessesApi:
         """List the processes on this machine that train or use a GPU, as of the last tick."""
         return JSONResponse({"processes": await run_in_threadpool(self._list)})
 
-    async def end(self, request: Request) -> Response:
+    async def end_process(self, request: Request) -> Response:
         """Ask a process of a training to end, by SIGTERM."""
         try:
             pid = int(request.path_params["pid"])
-            wanted = msgspec.json.decode(await request.body(), type=_End)
+            wanted = msgspec.json.decode(await request.body(), type=EndBody)
         except (msgspec.MsgspecError, ValueError):
             raise HTTPException(400, 'the path must have a pid, and the body be {"started": …}') from None
         process = next((one for one in self._newest() if one.pid == pid), None)

@@ -113,6 +113,11 @@ export function query(pairs) {
   return result.toString();
 }
 
+// Returns the series that `pairs` select; a key that no run has yet is none.
+export async function getSeries(pairs, signal) {
+  return (await getJson(`series?${query({ missing: "ignore", ...pairs })}`, signal)).series;
+}
+
 // Reads `/api/v1/stream` until `signal` is aborted, and calls `onEvent(event, data)`. When the stream breaks off or
 // falls silent, it calls `onBroken(problem)` and reconnects. EventSource cannot be used, since it cannot send a token.
 export async function subscribe(run, onEvent, onBroken, signal) {

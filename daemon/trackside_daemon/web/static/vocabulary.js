@@ -8,7 +8,8 @@ export const SEVERITIES = ["info", "warning", "critical"];
 // The alerts that the overview lists at most.
 export const MAX_ALERTS = 200;
 // The names of the loss, the best first.
-export const LOSSES = ["loss", "train/loss", "train_loss", "loss/train", "Loss/train", "train/batch_loss", "train/epoch_loss"];
+export const LOSSES = ["loss", "train/loss", "train_loss", "loss/train", "Loss/train", "train/batch_loss",
+  "train/epoch_loss"];
 // Other losses end or begin so.
 export const LOSS_ENDS = ["/loss", "_loss"];
 export const LOSS_BEGINS = "loss/";

@@ -49,6 +49,7 @@ IDLE = 0.005  # utilization below which a GPU counts as idle; the driver reports
 STEPS = Query(f.STEPS, function="rate", window=300.0, above=0.0)
 # Selects the GPUs whose rank makes steps.
 TRAINS = Query(gpu.RANK_INFO, on=("run", "rank"), only=(STEPS,))
+RUNS = Query(gpu.RANK_INFO, on=GPU)
 # A training that generates its own data uses some GPUs only for that, and others only for the rest of the step.
 GENERATES = Query(TOTALS["generation_seconds"])
 ONLY_TRAINS = replace(TRAINS, only=(replace(STEPS, on=("run",), unless=(GENERATES,)),))
@@ -57,8 +58,8 @@ ONLY_TRAINS = replace(TRAINS, only=(replace(STEPS, on=("run",), unless=(GENERATE
 def rules(thresholds: ThresholdsSection) -> dict[str, list[Rule]]:
     """Return the rules by subsystem, an inhibiting rule before those that it inhibits."""
     return {
-        "gpu_errors": [*_errors(), *_nvlink(thresholds)],
-        "gpu_speed": _slowed(thresholds),
+        "gpu_errors": _errors(),
+        "gpu_speed": [*_nvlink(thresholds), *_slowed(thresholds)],
         "gpu_use": _use(thresholds),
     }
 
@@ -193,6 +194,7 @@ def _use(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             replace(used, window=600.0, below=IDLE, only=(held,)),
             "GPU {gpu} had no work for 10 min while its memory is in use",
+            of_run=RUNS,
         ),
         Rule(
             "GpuUnderutilized",
@@ -201,6 +203,7 @@ def _use(thresholds: ThresholdsSection) -> list[Rule]:
             "GPU {gpu} was busy for {value:percent} of the last {window}, while its rank made steps",
             keep_firing=60.0,
             inhibited_by=("GpuIdleButHeld",),
+            of_run=RUNS,
         ),
         Rule(
             "PcieDegraded",
@@ -209,5 +212,6 @@ def _use(thresholds: ThresholdsSection) -> list[Rule]:
             "GPU {gpu} has {value:percent} of its PCIe lanes, while its rank makes steps",
             lasting=300.0,
             keep_firing=60.0,
+            of_run=RUNS,
         ),
     ]

@@ -2,12 +2,12 @@
 
 | alert | why this threshold |
 |---|---|
-| HostMemoryPressure | below 5 % the kernel drops caches that it needs, and the OOM killer is near; or all processes wait for memory a tenth of the time |
+| HostMemoryPressure | below 5 % and 16 GiB the kernel drops caches that it needs; jobs that requested nearly all memory stay there for days, so critical only if all processes also wait for memory a tenth of the time |
 | IoBottleneck | for five minutes, all processes wait for I/O a fifth of the time, so steps wait too |
 | CpuSaturated | for five minutes, something waits for a CPU half of the time: the data loader or the rank; or a container reached its CPU limit in a quarter of the periods |
 | ContainerMemoryPressure | critical: near the limit without cached files, which fill every container in the end and which the kernel drops before it kills a process; warning: near the limit with caches, and a tenth of the time lost waiting for memory |
 | OomKilled | the kernel killed a process; if it was a rank or a worker, another alert reports that, so info |
-| DiskFilling | less than 5 % is free; or the trend of the last hour reaches 0 within four hours. The trend needs less than 40 % free, so that one large file does not count as a trend; or the next checkpoint, of the size of the last one, does not fit |
+| DiskFilling | less than 5 % and 100 GB are free for five minutes; or the trend of the last hour reaches 0 within four hours. The trend needs less than 40 % free, so that one large file does not count as a trend; or the next checkpoint, of the size of the last one, does not fit |
 | FilesystemDead | no answer for ten seconds, as from a network mount whose server is gone; a slow one answers sooner |
 | InfinibandDegraded | a port was up within the last hour and has been down for a minute; or its link went down in the last ten minutes, which should never happen |
 | ShmFull | a data loader worker that finds /dev/shm full dies of SIGBUS, so fire at nine tenths of the peak |
@@ -21,6 +21,8 @@ Every cgroup with a limit counts as a container. Read-only file systems are alwa
 port that was never up has no cable and raises no alert. The daemon merges the ranks of a run into one alert, which names the
 first rank and counts the others.
 """
+
+from dataclasses import replace
 
 from trackside_daemon.alerts.rules.query import Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
@@ -39,6 +41,9 @@ RANK = ("run", "rank")
 NOT_SHM = (Matcher("mountpoint", "/dev/shm", "!="),)  # noqa: S108  only named
 WRITABLE = Query(host.FILESYSTEM_READONLY, below=0.5)
 TREND_FREE_RATIO = 0.4
+RUNS = Query(
+    f.STATE, (Matcher("state", "starting|running|stalled", "=~"),), above=0.5
+)  # those that are alive on the machine
 
 
 def rules(thresholds: ThresholdsSection) -> dict[str, list[Rule]]:
@@ -54,21 +59,32 @@ def _host(thresholds: ThresholdsSection) -> list[Rule]:
     def rate(family: Metric, above: float) -> Query:
         return Query(family, function="rate", window=MINUTE, above=above)
 
+    available, stalled = host.MEMORY_AVAILABLE, rate(host.MEMORY_STALLED, thresholds.host_memory_stalled_ratio)
+    floor = Query(available, below=thresholds.host_memory_bytes)
+    low = Query(available, over=Query(host.MEMORY), below=thresholds.host_memory_ratio, only=(floor,))
     return [
         Rule(
             "HostMemoryPressure",
             "critical",
-            Query(host.MEMORY_AVAILABLE, over=Query(host.MEMORY), below=thresholds.host_memory_ratio),
-            "only {value:percent} of the host's memory is available, and the OOM killer is near",
-            lasting=30.0,
+            replace(low, only=(floor, stalled)),
+            "only {value:percent} of the host's memory is available, all processes wait for it, and the OOM killer is near",
             keep_firing=MINUTE,
         ),
         Rule(
             "HostMemoryPressure",
             "warning",
-            rate(host.MEMORY_STALLED, thresholds.host_memory_stalled_ratio),
+            low,
+            "only {value:percent} of the host's memory is available, for 5 min already",
+            lasting=LONG,
+            keep_firing=MINUTE,
+        ),
+        Rule(
+            "HostMemoryPressure",
+            "warning",
+            replace(stalled, unless=(low,)),
             "all processes waited for memory in {value:percent} of the last {window}",
             keep_firing=MINUTE,
+            variant="stalled",
         ),
         Rule(
             "IoBottleneck",
@@ -77,6 +93,7 @@ def _host(thresholds: ThresholdsSection) -> list[Rule]:
             "all processes waited for I/O in {value:percent} of the last {window}, for 5 min already",
             lasting=LONG,
             keep_firing=MINUTE,
+            of_run=RUNS,
         ),
         Rule(
             "CpuSaturated",
@@ -85,6 +102,7 @@ def _host(thresholds: ThresholdsSection) -> list[Rule]:
             "a process waited for a CPU in {value:percent} of the last {window}, for 5 min already",
             lasting=LONG,
             keep_firing=MINUTE,
+            of_run=RUNS,
         ),
     ]
 
@@ -121,6 +139,7 @@ def _container(thresholds: ThresholdsSection) -> list[Rule]:
             lasting=LONG,
             keep_firing=MINUTE,
             variant="container",
+            of_run=RUNS,
         ),
         Rule(
             "OomKilled",
@@ -133,15 +152,16 @@ def _container(thresholds: ThresholdsSection) -> list[Rule]:
 
 def _disk(thresholds: ThresholdsSection) -> list[Rule]:
     available, size = host.FILESYSTEM_AVAIL, Query(host.FILESYSTEM_SIZE)
+    floor = Query(available, below=thresholds.disk_bytes)
     trending = (WRITABLE, Query(available, over=size, on=MOUNT, below=TREND_FREE_RATIO))
     ahead = thresholds.disk_full_in
     return [
         Rule(
             "DiskFilling",
             "warning",
-            Query(available, NOT_SHM, over=size, on=MOUNT, below=thresholds.disk_ratio, only=(WRITABLE,)),
+            Query(available, NOT_SHM, over=size, on=MOUNT, below=thresholds.disk_ratio, only=(WRITABLE, floor)),
             "{mountpoint} has {value:percent} of its space left",
-            lasting=MINUTE,
+            lasting=LONG,
             keep_firing=MINUTE,
         ),
         Rule(
@@ -161,6 +181,7 @@ def _disk(thresholds: ThresholdsSection) -> list[Rule]:
             lasting=5.0,
             keep_firing=30.0,
             variant="checkpoint",
+            of_run=RUNS,
         ),
         Rule(
             "FilesystemDead",
@@ -201,6 +222,7 @@ def _process(thresholds: ThresholdsSection) -> list[Rule]:
             Query(f.SHM_PEAK, over=Query(f.SHM_SIZE), on=RANK, by=RANK, above=thresholds.shm_ratio),
             "/dev/shm was {value:percent} full, as rank {rank} of {run} sees it",  # noqa: S108  only named
             keep_firing=MINUTE,
+            of_run=RUNS,
         ),
         Rule(
             "FdsExhausted",
@@ -208,12 +230,14 @@ def _process(thresholds: ThresholdsSection) -> list[Rule]:
             Query(f.OPEN_FDS, over=Query(f.MAX_FDS), on=RANK, by=RANK, above=thresholds.fds_ratio),
             "rank {rank} of {run} has {value:percent} of its file descriptors open",
             lasting=30.0,
+            of_run=RUNS,
         ),
         Rule(
             "DataLoaderDied",
             "critical",
             deaths,
             "data loader workers of rank {rank} of {run} died: {cause}, {value:whole} in the last {window}",
+            of_run=RUNS,
         ),
     ]
 

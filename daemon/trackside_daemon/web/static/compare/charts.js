@@ -1,6 +1,6 @@
 // One chart per key with a line for each run; all charts have the same axis, window and smoothing.
 
-import { getJson, query } from "/static/api.js";
+import { getSeries } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { COLORS } from "/static/charts/colors.js";
 import { withDetails, nearest } from "/static/charts/lines.js";
@@ -91,7 +91,7 @@ async function loadLines(runs, key, request) {
     const [low, high] = [from, to].map((item) => (item === undefined ? undefined : item + start(group[0])));
     const wanted = { run: group.map((run) => run.id), key, by: by === "step" ? "step" : "time", from: low, to: high,
       points, mean: true };
-    return (await getJson(`series?${query(wanted)}`, signal)).series;
+    return getSeries(wanted, signal);
   });
   const series = (await Promise.all(answers)).flat();
   const placed = (run) => (points) => points.map(([step, time, ...rest]) => [step, time - start(run), ...rest]);
@@ -103,8 +103,7 @@ async function loadPlaced(run, key, { by, from, to, points, signal }) {
   run.axis ??= new AxisTable(run.document);
   await run.axis.load(by, run.document);
   const [low, high] = from === undefined && to === undefined ? [] : run.axis.steps(from, to);
-  const { series } = await getJson(`series?${query({ run: run.id, key, from: low, to: high, points, mean: true })}`,
-    signal);
+  const series = await getSeries({ run: run.id, key, from: low, to: high, points, mean: true }, signal);
   return linesOf(run, series, (points) => run.axis.place(points));
 }
 

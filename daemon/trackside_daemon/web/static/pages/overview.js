@@ -8,7 +8,7 @@ import { hostSummary } from "/static/machine/host.js";
 import { runSelection } from "/static/overview/selection.js";
 import { MAX_ALERTS, LOSSES } from "/static/vocabulary.js";
 import { ago, runAddress, number, ofPlanned, plural, real, short, span, when } from "/static/format.js";
-import { getJson, query } from "/static/api.js";
+import { getJson, getSeries, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/interaction.js";
 import { withDetails } from "/static/charts/lines.js";
@@ -227,8 +227,8 @@ function lossChart(signal) {
 
 async function load(runs, { by, from, to, points, signal }) {
   if (!runs.length) return [];
-  const { series } = await getJson(
-    `series?${query({ run: runs.map((run) => run.id), key: LOSSES, by, from, to, points, mean: true })}`, signal);
+  const wanted = { run: runs.map((run) => run.id), key: LOSSES, by, from, to, points, mean: true };
+  const series = await getSeries(wanted, signal);
   const names = labels(runs);
   return runs.flatMap((run, index) => {
     const own = series.filter((item) => item.run === run.id && item.attempt === run.attempt && item.points.length);

@@ -1,6 +1,6 @@
 // A chart of every key, in sections by the first part of the key's name, up to a slash; pinned ones come first.
 
-import { getJson, query } from "/static/api.js";
+import { getJson, getSeries, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { downloadReport } from "/static/export/files.js";
 import { calculated, isTime, withDetails } from "/static/charts/lines.js";
@@ -214,7 +214,7 @@ export class Charts {
     const maxKeys = Math.floor(MAX_BUCKETS / points / this.attempts);
     const batch = isReload && ranks === "lowest" && maxKeys > 1;
     if (batch) return this.batch.series(key, params, maxKeys);
-    return (await getJson(`series?${query({ ...params, key })}`, signal)).series;
+    return getSeries({ ...params, key }, signal);
   }
 
   #filteredKeys() {
@@ -287,7 +287,7 @@ class SeriesBatch {
     const batch = { keys: [] };
     batch.answer = new Promise((resolve) => setTimeout(resolve, DELAY_MS)).then(() => {
       if (this.waiting.get(rest) === batch) this.waiting.delete(rest);
-      return getJson(`series?${rest}&${query({ key: batch.keys })}`, this.signal);
+      return getJson(`series?missing=ignore&${rest}&${query({ key: batch.keys })}`, this.signal);
     });
     return batch;
   }

@@ -1,6 +1,6 @@
 // Reinforcement learning: a chart of each quantity, under one name in all frameworks, and what the ranks do.
 
-import { getJson, query } from "/static/api.js";
+import { getSeries } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { h, setText, syncRows, rerender, fold } from "/static/dom.js";
 import { number, percent, real } from "/static/format.js";
@@ -67,9 +67,8 @@ export class Reinforcement {
     const shares = SHARES.has(name)
       ? { format: (value) => percent(real(value)), range: [0, 1] } : { format: (value) => number(value) };
     const load = async ({ by: axis, from: begin, to: end, points, signal }) => {
-      const search = query({ run: this.id, key, by: axis, from: begin, to: end, points,
-        attempt: this.selection.attempt });
-      const { series } = await getJson(`series?${search}`, signal);
+      const wanted = { run: this.id, key, by: axis, from: begin, to: end, points, attempt: this.selection.attempt };
+      const series = await getSeries(wanted, signal);
       return series.map((item, index) =>
         ({ label: series.length > 1 ? `attempt ${item.attempt}` : key, index, points: scaled(item.points, factor) }));
     };

@@ -1,7 +1,7 @@
 // The horizontal axis of a run's charts: steps, time, or the tokens, samples or values of a key at each step.
 
 import { oneOf } from "/static/address.js";
-import { getJson, query } from "/static/api.js";
+import { getSeries } from "/static/api.js";
 import { h } from "/static/dom.js";
 
 const POINTS = 2000;
@@ -59,7 +59,7 @@ export class AxisTable {
 
   async #load(by, run) {
     const key = by.startsWith(KEY) ? by.slice(KEY.length) : by;
-    const { series } = await getJson(`series?${query({ run: this.id, key, points: POINTS, mean: true })}`, this.signal);
+    const series = await getSeries({ run: this.id, key, points: POINTS, mean: true }, this.signal);
     const ranks = new Set(run.metrics.filter((item) => item.key === key).map((item) => item.rank)).size || 1;
     let table = [];
     for (const item of series) table = joined(table, by.startsWith(KEY) ? values(item) : sums(item, ranks));

@@ -1,6 +1,6 @@
 // The loss curves of runs in a list.
 
-import { getJson, query } from "/static/api.js";
+import { getSeries } from "/static/api.js";
 import { sparkline } from "/static/dom.js";
 import { number, real } from "/static/format.js";
 import { LOSSES } from "/static/vocabulary.js";
@@ -41,9 +41,8 @@ export class Curves {
   async #load() {
     const runs = [...this.wanted.values()].slice(0, MOST_RUNS);
     try {
-      const { series } = await getJson(
-        `series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`,
-        this.signal);
+      const wanted = { run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true };
+      const series = await getSeries(wanted, this.signal);
       for (const run of runs) {
         const own = series.filter((item) => item.run === run.id);
         const key = LOSSES.find((name) => own.some((item) => item.key === name));
