@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.board import board
-from grafana.gpu import health, links, overview, power, utilization
+from grafana.gpu import collectives, health, links, overview, power, utilization
 
 UID = "trackside-gpus"
 
@@ -15,7 +15,7 @@ def dashboard() -> str:
         "GPUs",
         "The GPUs of the selected nodes, runs and ranks: what they do, what slows them down, and what is broken. With hundreds "
         "of GPUs, select nodes or a run first.",
-        [overview.row(), *utilization.rows(), *power.rows(), links.row(), health.row()],
+        [overview.row(), *utilization.rows(), *power.rows(), links.row(), collectives.row(), health.row()],
         variables=["run", "rank", "gpu"],
         refresh="1m",
     )

@@ -102,6 +102,7 @@ CAPTURES = tuple(f"0000000000a{number}" for number in (0, 1, 2, 3, 4, 9))
 NOT_ASKED = {
     "/runs/{id}/report/file": "it has the answer of /report, as a document",
     "/stream": "it has the answer of /overview, once a second",
+    "/fleet": "it is of other machines; tests/end_to_end/test_fleet.py has it",
     "/captures/{capture}/files/{file}": "the captures have no files",
 }
 """Endpoints that are not asked, with the reasons."""

@@ -14,7 +14,7 @@ import yaml
 from documents import documented, generator
 from processes import DEADLINE, ROOT, command
 
-from trackside_daemon.alerts import process_memory_leaks
+from trackside_daemon.alerts import process_memory_leaks, slow_collectives
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.query import TARGETS, Targets
 from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
@@ -212,7 +212,7 @@ def test_rules_have_only_what_prometheus_2_42_supports() -> None:
 
 def test_every_alert_of_the_code_has_texts() -> None:
     found = {*rank_detectors.ALERTS, *run_watch.ALERTS, process_memory_leaks.HOST, process_memory_leaks.GPU}
-    found |= {*layers.ALERTS, tracked.ALERT, resumes.ALERT, regression.ALERT}
+    found |= {*layers.ALERTS, tracked.ALERT, resumes.ALERT, regression.ALERT, slow_collectives.ALERT}
     assert found == set(DETECTED) - {"TestAlert"}
     assert {rule.alert for rule in builtin.rules(ThresholdsSection())} == set(RULED)
     assert {rule["alert"] for rule in ALERTS} > {f"Trackside{name}" for name in {*DETECTED, *RULED} - LIFE_CYCLE}

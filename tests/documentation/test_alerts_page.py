@@ -14,7 +14,7 @@ from documents import documented, generator
 from processes import ROOT, command
 
 from trackside_daemon import checkpoints, detectors
-from trackside_daemon.alerts import process_memory_leaks
+from trackside_daemon.alerts import process_memory_leaks, slow_collectives
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import ThresholdsSection
@@ -45,6 +45,7 @@ def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
         *rank_detectors.ALERTS,
         *layers.ALERTS,
         process_memory_leaks.HOST,
+        slow_collectives.ALERT,
         process_memory_leaks.GPU,
         regression.ALERT,
     }
@@ -77,7 +78,7 @@ def test_the_severities_are_those_of_the_rules() -> None:
 def test_the_severities_are_those_in_the_code_of_the_detectors() -> None:
     found: dict[str, set[str]] = {}
     packages = (Path(str(package.__file__)).parent for package in (detectors, checkpoints))
-    files = (Path(process_memory_leaks.__file__), Path(regression.__file__))
+    files = (Path(process_memory_leaks.__file__), Path(regression.__file__), Path(slow_collectives.__file__))
     for file in (*(one for package in packages for one in package.rglob("*.py")), *files):
         nodes = ast.walk(ast.parse(file.read_text("utf-8")))
         texts = {str(one.value) for one in nodes if isinstance(one, ast.Constant)}

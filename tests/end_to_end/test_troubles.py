@@ -20,6 +20,7 @@ from processes import start as start_process
 
 from trackside_daemon.alerts.process_memory_leaks import GPU, HOST
 from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.alerts.slow_collectives import ALERT as COLLECTIVE
 from trackside_daemon.detectors.layers import ALERTS as OF_LAYERS
 from trackside_daemon.detectors.rank_detectors import ALERTS as OF_RANKS
 from trackside_daemon.detectors.run_watch import ALERTS as OF_RUNS
@@ -107,6 +108,9 @@ ROWS = {
     "AttentionCollapse": Row("real training", f"{LAYERS}::test_attention_that_a_scaled_query_collapses_is_named"),
     "ActivationOutliers": Row("real training", f"{LAYERS}::test_a_layer_with_exploding_outputs_is_named"),
     "LayerUpdates": Row("real training", f"{LAYERS}::test_a_layer_that_no_optimizer_has_is_named"),
+    "CollectiveSlow": Row(
+        "made numbers", "tests/alerts/test_slow_collectives.py::test_a_planted_fault_is_named_with_its_node_and_kind"
+    ),
     "GpuMemoryLeak": Row("simulated time", f"{LONG}::test_memory_of_a_gpu_that_grows_for_hours"),
 }
 
@@ -122,7 +126,7 @@ GPU_FLAGS = ("--collector.gpu.simulate=4", "--collector.gpu.trouble=hot:1,thrott
 
 
 def test_every_alert_is_in_a_row() -> None:
-    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_LAYERS, *OF_RUNS, HOST, GPU}
+    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_LAYERS, *OF_RUNS, HOST, GPU, COLLECTIVE}
     assert known == ROWS.keys()
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from documents import documented
 
+from trackside_daemon.model.families import foreign
 from trackside_daemon.model.families.training import STATES
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.nvml.readers.health import KINDS
@@ -66,6 +67,8 @@ VALUES: dict[tuple[str, str], set[str]] = {
 def series() -> dict[str, Series]:
     """Return all families by their names."""
     found = {name: Series(name, name, unit, frozenset(TARGET)) for name, unit in FOREIGN.items()}
+    for name in (*foreign.BANDWIDTH, *foreign.EXEC_TIME):
+        found[name] = Series(name, name, "", frozenset({names[0] for names in foreign.OPERATION.values()} | TARGET))
     for metric in documented():
         labels = frozenset({*metric.labels, *TARGET})
         parts = {"": (metric.unit, labels)}

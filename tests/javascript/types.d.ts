@@ -186,6 +186,7 @@ interface NewestValues {
 
 // The address of the shown page: `set` changes its query without opening the page again.
 interface Address {
+  path: string;
   parts: string[];
   query: URLSearchParams;
   set(changes: Record<string, any>): void;

@@ -83,7 +83,7 @@ class RuleSection(Section):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     alert: Annotated[Pattern, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-    metric: Annotated[str, Field(pattern=r"^(key:.+|[a-zA-Z_][a-zA-Z0-9_]*)$")]
+    metric: Annotated[str, Field(pattern=r"^(key:.+|(family:)?[a-zA-Z_:][a-zA-Z0-9_:]*)$")]
     labels: dict[str, str] = Field(default_factory=dict)
     above: Number | None = None
     below: Number | None = None

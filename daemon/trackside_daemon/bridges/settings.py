@@ -1,6 +1,8 @@
 """The settings of all bridges: the mirrors of the history."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from trackside_daemon.bridges.mirrors.target import TARGETS
 from trackside_daemon.config.section import Section
@@ -101,3 +103,22 @@ class BridgesSection(Section):
     def configured(self) -> dict[str, MirrorSection]:
         """Return the sections that have a target, by their names."""
         return {name: getattr(self, name) for name in TARGETS if getattr(self, name).is_configured}
+
+
+class PrometheusSection(Section):
+    """A server that answers Prometheus' queries: Prometheus, Mimir, Thanos, VictoriaMetrics."""
+
+    url: str = setting("Address of the server, such as http://prometheus:9090; empty for none.", "")
+    headers_file: str = setting("File with headers, one NAME: VALUE per line.", "")
+    ca_file: str = setting("Certificates of trusted authorities, in PEM.", "")
+
+
+class FleetSection(Section):
+    """The page of all runs of all machines; those that have ended come from bridges.parquet.url."""
+
+    secret: ClassVar[bool] = True
+
+    prometheus: PrometheusSection = PrometheusSection()
+    daemon_url: Annotated[str, Field(pattern=r"^https?://[^{}]*\{instance\}[^{}]*$")] = setting(
+        "Address of a daemon, by the label instance of its series.", "http://{instance}"
+    )

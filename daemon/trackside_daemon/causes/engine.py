@@ -20,7 +20,7 @@ CAUSES = (
     *(machine.MEMORY, machine.STORAGE, machine.STEAL, machine.LIMIT, machine.CONTENTION),
     *(steps.FIRST_BATCHES, machine.PAGE_FAULTS),
     *(gpus.UNUSED, *gpus.PROFILED, gpus.IDLE_WITHIN),
-    *(gpus.THROTTLED, steps.STRAGGLER, steps.DATA, steps.EXCHANGE, steps.CHECKPOINT, steps.EVAL),
+    *(gpus.THROTTLED, steps.COLLECTIVES, steps.STRAGGLER, steps.DATA, steps.EXCHANGE, steps.CHECKPOINT, steps.EVAL),
     long_steps.PAUSES,
     *(attempts.START_UP, attempts.RESTART, attempts.REPEATED, attempts.STALL, attempts.IDLE_END, attempts.WASTED),
     *(attempts.RESUME, other_alerts.SLOWDOWN, attempts.FAILED, other_alerts.ALERTS, other_alerts.BEST_EVALUATION),

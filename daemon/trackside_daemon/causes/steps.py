@@ -9,11 +9,12 @@ from trackside.totals.loader_workers import READY, TRANSFORM, TRANSFORM_CPU, WOR
 from trackside_daemon.causes.cause import MEASURED, Cause, Evidence, Kind, LostTime, drawn_accounts, of_accounts
 from trackside_daemon.causes.facts import Facts
 from trackside_daemon.causes.readings import Readings, Rise
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.summary import summary
 from trackside_daemon.model.families import cgroup, host, training
 from trackside_daemon.model.text import counted, duration, number, shown
 from trackside_daemon.model.time_ledger import excess, lower_median, own_times, slow_from
+from trackside_daemon.model.troubles import TROUBLES
 
 
 def _longer(cause: str, phase: str, doing: str, readings: Readings) -> Iterator[Rise]:
@@ -141,6 +142,34 @@ EXCHANGE = Kind(
     least=0.1,
     alerts=("NvlinkDegraded", "InfinibandDegraded", "PcieDegraded"),
     lost=of_accounts,
+)
+
+
+def _slow_collectives(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    """Yield what a slow link cost: the share of the exchange by which its operations were slower, while the alert fired."""
+    facts = time.facts
+    exchanged = sum(time.whole.get(account, 0.0) for account in kind.accounts) / facts.wall if facts.wall else 0.0
+    for listed in facts.alerts:
+        alert = alert_reader.alert(time.connection, listed["id"]) if listed["alert"] in kind.alerts else None
+        evidence = {} if alert is None else alert["evidence"]
+        value, usual = evidence.get("value"), evidence.get("usual")
+        if alert is None or not value or not usual:
+            continue
+        ended = facts.ended if alert["ended"] is None else alert["ended"]
+        lost = max(0.0, ended - alert["started"]) * (1 - value / usual) * exchanged
+        lost = kind.draw(time, lost) if evidence.get("kind") == "link" else 0.0
+        advice = TROUBLES[alert["alert"]].advice(evidence.get("kind", ""), shown(facts.run["name"]))
+        yield kind.found(time, lost or None, summary=shown(alert["summary"]), advice=advice)
+        return  # the others would have the same seconds
+
+
+COLLECTIVES = Kind(
+    "slow_collective",
+    check="alert CollectiveSlow",
+    accounts=("exchange", "communication"),
+    low=0.5,
+    alerts=("CollectiveSlow",),
+    lost=_slow_collectives,
 )
 CHECKPOINT = Kind(
     "checkpoint",

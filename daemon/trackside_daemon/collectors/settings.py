@@ -87,6 +87,25 @@ class RaySection(CollectorSection):
     )
 
 
+class KubeletSection(CollectorSection):
+    """The collector of the Pods that have GPUs, which needs root."""
+
+    enabled: bool = setting(ENABLED, False)
+    socket: AbsolutePath = setting(
+        "The socket at which the kubelet lists the devices of Pods.", "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )
+
+
+class TextfileSection(CollectorSection):
+    """The collector of other programs' text files."""
+
+    directory: str = setting(
+        "Directory, or pattern of several, whose *.prom files are served; empty for none.",
+        "",
+        examples=["/var/lib/trackside/textfiles"],
+    )
+
+
 class PathSection(Section):
     """Directories of the host's files; in a container they may be mounted elsewhere."""
 
@@ -114,3 +133,5 @@ class CollectorsSection(Section):
     gpu: GpuSection = GpuSection()
     ranks: RanksSection = RanksSection()
     ray: RaySection = RaySection()
+    kubelet: KubeletSection = KubeletSection()
+    textfile: TextfileSection = TextfileSection()

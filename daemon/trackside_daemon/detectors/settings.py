@@ -51,6 +51,9 @@ class DetectorThresholds(Section):
     learning_rate_jump_ratio: Annotated[
         float, bound("LearningRateOutOfRange: sudden increase, as a multiple of the rate before.", least=1.0)
     ] = 10.0
+    collective_ratio: Annotated[
+        float, bound("CollectiveSlow: duration of an operation, as a multiple of its usual one.", least=1.0)
+    ] = 1.4
     slow_step_ratio: Annotated[
         float, bound("SlowStep: duration, as a multiple of the median of the steps before.", least=1.0)
     ] = 1.5

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
+from trackside_daemon.diagnosis.collectives import read_collectives
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.axes import Axis, read_axes
 from trackside_daemon.history.read.resources import Resource, Resources, machine_stream
@@ -49,7 +50,7 @@ def read_performance(
         ``samples_per_second`` over all ranks, ``mfu``, and by phase ``phases``, seconds per step as means over the ranks;
         ``ranks``: for each its ``rank``, and lists ``own`` (seconds per step in which it waits for no other rank), ``wait``, and
         ``ratio``: ``own`` over that of the median rank, unknown where most ranks made no step; ``past``: ``own`` over the median
-        of the rank's own parts before, unknown before there are `BEFORE` of them.
+        of the rank's own parts before, unknown before there are `BEFORE` of them. ``collectives``: see `read_collectives`.
 
     Raises:
         UnknownRunError: There is no run with this id.
@@ -60,7 +61,9 @@ def read_performance(
     began = max(float(run["started"]), window.low)
     ended = max(min(ended, window.high), began + 1e-3)
     grid = _Grid(began, (ended - began) / points, points)
-    counters = _counters(connection, run, Window("time", began - LATE, ended + LATE))
+    reach = Window("time", began - LATE, ended + LATE)
+    resources = Resources(connection, reach, 4 * POINTS, stream=machine_stream(connection, uid))
+    counters = _counters(resources, run, reach)
     steps = _by_rank(counters, f.STEPS.name, grid)
     phases = _by_phase(counters, grid)
     return {
@@ -73,12 +76,12 @@ def read_performance(
         "phases": _phases(phases, steps),
         "ranks": _ranks(phases, grid, steps),
         "most_ranks": MOST_RANKS,
+        "collectives": read_collectives(resources, run["name"], began, ended),
     }
 
 
-def _counters(connection: sqlite3.Connection, run: Mapping[str, Any], window: Window) -> list[Resource]:
+def _counters(resources: Resources, run: Mapping[str, Any], window: Window) -> list[Resource]:
     """Return the counters of a run, each with its begin at 0: what came before the first record is spread evenly."""
-    resources = Resources(connection, window, 4 * POINTS, stream=machine_stream(connection, run["id"]))
     begin = (float(run["started"]), 0.0)
 
     def within(one: Resource) -> Resource:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Record
     from trackside_daemon.model.session import RankRef
 
-Kind = Literal["gauge", "counter", "histogram", "info"]
+Kind = Literal["gauge", "counter", "histogram", "info", "unknown"]
 UNITS = (
     *("ratio", "seconds", "bytes", "bytes_per_second", "flops_per_second", "celsius", "watts", "joules", "hertz"),
     *("lanes", "cycles", "cores"),
@@ -27,11 +27,11 @@ UNITS = (
 # Compared by identity: each sample looks its metric up in a dict, and a hash of all fields would cost more.
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A metric family; only `trackside_daemon.model.families` has any.
+    """A metric family; only `trackside_daemon.model.families` has any, but for those of `ForeignMetric`.
 
     Attributes:
         name: The full name of its samples, as in a query: ``…_total`` for counters, ``…_info`` for infos.
-        kind: ``gauge``, ``counter``, ``histogram`` or ``info``.
+        kind: ``gauge``, ``counter``, ``histogram`` or ``info``; ``unknown`` only for those of others.
         help: One sentence that names the source of the value.
         labels: Label names, in the order of a sample's label values.
         unit: The base unit, which is the last word of the name (before ``_total``); empty if there is none.
@@ -54,6 +54,20 @@ class Metric:
     def family(self) -> str:
         """The family's name in OpenMetrics: without the suffix of its kind."""
         return self.name.removesuffix({"counter": "_total", "info": "_info"}.get(self.kind, ""))
+
+
+class ForeignMetric(Metric):
+    """A family of another program, which is free in its name; all its values are numbers."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Accept every name."""
+
+    @property
+    def family(self) -> str:
+        """The family's name in OpenMetrics, whose counters end in ``_total``."""
+        return self.name.removesuffix("_total") if self.kind == "counter" else self.name
 
 
 def define(name: str, text: str, *labels: str) -> Metric:

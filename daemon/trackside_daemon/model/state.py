@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trackside_daemon.model.families.training import RANK
+from trackside_daemon.model.metric import ForeignMetric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -158,6 +159,11 @@ class State:
                 if metric.name in names
             }
 
+    def foreign(self) -> list[Metric]:
+        """Return the families of other programs."""
+        with self._lock:
+            return [metric for metric in self._families if isinstance(metric, ForeignMetric)]
+
     def _grouped(self, metric: Metric, family: dict[tuple[str, ...], PageSeries]) -> _Groups:
         # Statistics have one label for a third label of the family, and none for a fourth.
         if len(family) <= self._most_ranks or metric.labels[:2] != RANK or len(metric.labels) > len(RANK) + 1:
@@ -235,6 +241,8 @@ class State:
         if labels in family and family[labels].source == source:
             del family[labels]
             self._groups.pop(metric, None)
+            if not family:  # those of other programs come and go
+                del self._families[metric]
 
     def _expire(self, batch: Batch) -> None:
         if batch.until is not None:

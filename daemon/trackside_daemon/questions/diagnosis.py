@@ -82,7 +82,9 @@ class Performance(OfRun, frozen=True, kw_only=True):
         "tokens_per_second, samples_per_second and mfu are over all ranks. phases has seconds per step by phase, as means over "
         "the ranks. In ranks, own is the seconds per step in which a rank waits for no other one, wait those in "
         "which it waits for the slowest one, ratio its own over that of the median rank, and past its own over the median of its own parts before. straggler_ratio is the ratio from which "
-        "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases."
+        "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases. "
+        "collectives has a row for each operation and size of each communicator, if NCCL's Inspector measures them: bandwidth, in GB/s, in the last tenth "
+        "of the time, usual before it, peers of the other communicators of the same shape, seconds of an operation, and the slowest GPU."
     )
     first: FirstTime = msgspec.field(default=None, name="from")
     last: LastTime = msgspec.field(default=None, name="to")

@@ -15,12 +15,14 @@ from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink, SinkError
 from trackside_daemon.alerts.stages import FindingSource
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
+from trackside_daemon.bridges.otlp.receiver import OtlpCollector
 from trackside_daemon.captures.captures import Captures
 from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
 from trackside_daemon.checkpoints.audit.request import Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import CheckpointFollower
 from trackside_daemon.checkpoints.directories import KEPT_SECONDS
 from trackside_daemon.checkpoints.resumes import Resumes
+from trackside_daemon.collectors.foreign import ForeignFamilies
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
@@ -96,7 +98,7 @@ class Parts:
         nvml: The worker process that reads the GPUs.
         gpu: The collector of the GPUs; *nvml_calls* is that of the NVML calls.
         process: The collector of processes.
-        collectors: All collectors that are enabled.
+        collectors: All collectors that are enabled; *otlp* is that of what is received, None without `otlp.endpoint`.
         history: The history; *mirrors* send it to other tools.
         alerting: Finding sources, active alerts and their listeners.
         reports: Writes the reports of runs that end; None without `reports.path`.
@@ -145,6 +147,7 @@ class Parts:
             processes=self.ranks.get,
             step_seconds=partial(_step_seconds, self.rates),
             push_socket=push_socket.token,
+            min_free=config.storage.min_free,
         )
         self.reports = _reports(config, directory, self.history, self.costs, memory)
         boot = boot_id(Path("/proc"))
@@ -210,7 +213,9 @@ class Parts:
         self.nvml_calls = _nvml_calls(config, self.nvml, self.gpu)
         process = config.collector.process
         self.process = ProcessCollector(self.ranks.get, PROC, Path(config.path.sysfs), smaps=process.smaps)
-        self.collectors = collectors(
+        foreign = ForeignFamilies()
+        self.otlp = OtlpCollector(foreign) if config.otlp.endpoint else None
+        built = collectors(
             config.collector,
             config.path,
             directory,
@@ -218,7 +223,9 @@ class Parts:
             process=self.process,
             gpu=self.gpu,
             nvml=self.nvml_calls,
+            foreign=foreign,
         )
+        self.collectors = built if self.otlp is None else [*built, self.otlp]
         cpus = [collector for collector in self.collectors if isinstance(collector, CpuCollector)]
         self.machine = MachineHistory(self.state, lambda: next((cpu.text for cpu in cpus), b""))
 
@@ -262,7 +269,7 @@ class Parts:
         """Apply the settings that can change while the daemon runs; *sinks* are the alerting's of these settings."""
         self.runs.linger = self.costs.linger = config.run.linger
         self.costs.prices = config.cost
-        self.history.writer.set_bounds(Bounds(config.storage.retention.size, config.storage.retention.age))
+        self.history.writer.set_bounds(_bounds(config))
         self.history.interval = config.storage.interval
         self.alerting.reconfigure(config.alerts, sinks)
         self._set_interval(config.sample.interval)
@@ -288,13 +295,17 @@ def _directory(path: Path | None) -> Path:
         return path or default_directory(os.environ, os.getuid())
 
 
+def _bounds(config: Config) -> Bounds:
+    return Bounds(config.storage.retention.size, config.storage.retention.age, config.storage.min_free)
+
+
 def _history(
     config: Config, directory: Path, machine: Sequence[str], state: State, requests: IngestRequests
 ) -> HistoryRecorder:
     storage = config.storage
     return HistoryRecorder(
         directory,
-        Bounds(storage.retention.size, storage.retention.age),
+        _bounds(config),
         synchronous=storage.synchronous,
         interval=storage.interval,
         machine=machine,
@@ -302,7 +313,7 @@ def _history(
         request_resend=requests.restart,
         hardware=partial(_hardware, state),
         jsonl=named_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
-        media=Quotas(storage.media.quota_run, storage.media.quota),
+        media=Quotas(storage.media.quota_run, storage.media.quota, storage.min_free),
     )
 
 

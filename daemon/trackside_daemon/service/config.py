@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from trackside_daemon.alerts.settings import AlertsSection
-from trackside_daemon.bridges.settings import BridgesSection
+from trackside_daemon.bridges.settings import BridgesSection, FleetSection
 from trackside_daemon.captures.settings import CaptureSection
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.collectors.settings import CollectorsSection, PathSection
@@ -18,9 +18,9 @@ from trackside_daemon.history.settings import StorageSection
 from trackside_daemon.ingest.settings import PushSection
 from trackside_daemon.sampling.settings import SampleSection
 from trackside_daemon.training.settings import LimitsSection, RunSection
-from trackside_daemon.web.settings import WebSection
+from trackside_daemon.web.settings import OtlpInSection, WebSection
 
-_WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
+_WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "basic_auth_roles", "rate_limit")
 # By name: what each root is, and a file that proves it.
 _ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
 
@@ -46,6 +46,7 @@ class Config(Settings):
     run: RunSection = RunSection()
     web: WebSection = WebSection()
     push: PushSection = PushSection()
+    otlp: OtlpInSection = OtlpInSection()
     storage: StorageSection = StorageSection()
     log: LogSection = LogSection()
     collector: CollectorsSection = CollectorsSection()
@@ -56,15 +57,28 @@ class Config(Settings):
     capture: CaptureSection = CaptureSection()
     checkpoint: CheckpointSection = CheckpointSection()
     bridges: BridgesSection = BridgesSection()
+    fleet: FleetSection = FleetSection()
     require_gpu: Annotated[bool, Field(description="Do not start without a GPU.")] = False
 
 
 def needs_restart(old: Config, new: Config) -> list[str]:
     """Return the names of the settings that differ and that a running daemon cannot change."""
-    whole = ("path", "web", "push", "collector", "limits", "capture", "checkpoint", "bridges", "reports")
+    whole = (
+        "path",
+        "web",
+        "push",
+        "otlp",
+        "collector",
+        "limits",
+        "capture",
+        "checkpoint",
+        "bridges",
+        "fleet",
+        "reports",
+    )
     changed = [name for name in whole if getattr(new, name) != getattr(old, name)]
     single = {
-        "storage": ("path", "jsonl", "synchronous", "media"),
+        "storage": ("path", "jsonl", "synchronous", "media", "min_free"),
         "alerts": ("enabled", "stall_after", "thresholds", "rules"),
     }
     return changed + [

@@ -18,9 +18,12 @@ from typing import Any, NamedTuple
 from trackside.os_errors import os_error_text
 from trackside_daemon import __version__
 from trackside_daemon.alerts.sinks.sink import SinkError
+from trackside_daemon.bridges.fleet import Fleet
+from trackside_daemon.bridges.otlp.receiver import OtlpCollector
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
 from trackside_daemon.history.directory import mode_warnings
+from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.linux.child_process import import_warnings
@@ -40,6 +43,7 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
+from trackside_daemon.web.api.fleet import FleetApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi
@@ -50,7 +54,7 @@ from trackside_daemon.web.api.processes import ProcessesApi
 from trackside_daemon.web.api.state_json import live_runs
 from trackside_daemon.web.api.waits import Waits, poll_runs
 from trackside_daemon.web.app import WebApp
-from trackside_daemon.web.http.address import is_loopback, security_warnings, write_url_file
+from trackside_daemon.web.http.address import AddressError, is_loopback, security_warnings, write_url_file
 from trackside_daemon.web.http.auth_token import STORED, Token
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
@@ -150,6 +154,7 @@ class Daemon:
         self._config = config
         self._load = reload
         self._push_socket = push_socket
+        self._loaded = config  # last, though some changes need a restart
         self._web_config = ConfigFile(config.web.config.file)
         self._address = format_address(listener)
         self._url = f"{self._web_config.scheme}://{self._address}"
@@ -157,11 +162,14 @@ class Daemon:
         self._reloaded = True
         self._failed = False
         self._parts = Parts(config, push_socket, ingest_worker, self._url)
+        self._otlp, otlp_address = _otlp_server(config, self._parts.otlp)
+        ways = {"otlp_endpoint": otlp_address, "textfile_directory": config.collector.textfile.directory or None}
         self._status = DaemonStatus(
-            self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled
+            self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled, ways=ways
         )
         self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
         self._address_file = push_socket.token.with_suffix(".address")
+        self._fleet = Fleet(config.fleet, config.bridges.parquet.url)
         self._access = HistoryAccess(self._parts.history.database, self._parts.history.writer, self._live())
         self._overview = self._overview_api(self._access)
         self._waits = Waits(partial(poll_runs, self._parts.state, self._parts.history.database))
@@ -173,6 +181,7 @@ class Daemon:
             disk=self._parts.history.writer.busy_seconds,
             status=self._status.line,
         )
+        self._web_config.reloaded = self._tick_build_info
         self._order = self._ordered()
 
     @property
@@ -226,7 +235,7 @@ class Daemon:
                 logger.warning("changes of %s need a restart", ", ".join(fixed))
             log.set_up(config.log.level, config.log.format)
             self._parts.reconfigure(config, sinks)
-            self._reloaded_at = time.time()
+            self._loaded, self._reloaded_at = config, time.time()
             logger.info("configuration reloaded")
         # After RELOADING=1, systemd waits for READY=1 even when the reload failed.
         self._reloaded = not wrong
@@ -248,7 +257,8 @@ class Daemon:
 
     def _overview_api(self, access: HistoryAccess) -> OverviewApi:
         parts = self._parts
-        overview = Overview(parts.state, parts.rates, parts.alerting.firing, parts.history.database)
+        fleet = self._fleet.is_configured
+        overview = Overview(parts.state, parts.rates, parts.alerting.firing, parts.history.database, fleet=fleet)
         return OverviewApi(parts.state, access, overview)
 
     def _web_app(self, access: HistoryAccess) -> Any:
@@ -280,6 +290,7 @@ class Daemon:
                 AgentsApi(access, captures, self._waits, actions=web.agent_actions),
                 GpuApi(parts.nvml, parts.gpu.forget),
                 MachineApi(parts.machine, access),
+                FleetApi(self._fleet, access),
                 ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
                 self._overview,
             ],
@@ -336,6 +347,7 @@ class Daemon:
                 StartAndStop(parts.lost_runs.start, parts.lost_runs.stop),  # its thread writes to the history
                 StartAndStop(kineto.start),
                 StartAndStop(stop=kineto.stop),
+                *(StartAndStop(server.start, server.stop) for server in (self._otlp,) if server is not None),
                 StartAndStop(self._web.start),
                 # Not before the server accepts requests: other commands find the daemon by this file.
                 StartAndStop(partial(write_url_file, self._url, self._address_file)),
@@ -358,7 +370,8 @@ class Daemon:
         self._order.stop()
 
     def _tick_build_info(self) -> None:
-        self._parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
+        end = self._web_config.certificate_end
+        self._parts.pipeline.tick([build_info(self._loaded, end, reloaded=self._reloaded, at=self._reloaded_at)])
 
     def _remove_files(self) -> None:
         self._token.remove()
@@ -379,6 +392,19 @@ class Daemon:
         logger.error("%s failed: %r", name, problem.exc_value, exc_info=problem.exc_value)
         # The main thread waits in sigwait(), which only a signal ends.
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _otlp_server(config: Config, collector: OtlpCollector | None) -> tuple[WebServer | None, str | None]:
+    """Return the server of ``otlp.endpoint`` and its address; the address only if anybody on this machine may send there."""
+    if collector is None:
+        return None, None
+    from trackside_daemon.web.otlp import otlp_server
+
+    try:
+        server, address = otlp_server(config.otlp, collector)
+    except (AddressError, SettingError) as error:
+        raise StartError(str(error)) from None
+    return server, None if config.otlp.token_file else address
 
 
 def _make_token(path: Path, stored: Path) -> Token:

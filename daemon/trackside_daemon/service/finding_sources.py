@@ -11,6 +11,7 @@ from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.fleet import NAMES
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.settings import AlertsSection, key_roles
+from trackside_daemon.alerts.slow_collectives import CollectiveAlerts
 from trackside_daemon.alerts.stages import FindingSource
 from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.detectors.run_watch import RunWatch
@@ -99,8 +100,10 @@ def finding_sources(
     )
     evaluated = RuleEvaluator(state, rules(section), clock, wall, baseline)
     leaks = ProcessLeaks(state, section.thresholds.leak_ratio, clock, wall)
+    collectives = CollectiveAlerts(state, section.thresholds.collective_ratio, clock, wall)
     for alert in fired:
         runs.restore(alert, attempt(alert.run))
+        collectives.restore(alert)
         evaluated.restore(alert)
         leaks.restore(alert)
-    return [ranks, runs, evaluated, leaks]
+    return [ranks, runs, evaluated, leaks, collectives]

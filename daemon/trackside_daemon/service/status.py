@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,10 @@ from trackside_daemon.model.text import counted
 from trackside_daemon.web.api.state_json import family_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trackside_daemon.service.assembly import Parts
+    from trackside_daemon.service.config import Config
 
 FAMILIES = (
     daemon.COLLECTOR_SUCCESS,
@@ -39,14 +41,25 @@ class DaemonStatus:
         address: The address that the web server listens on; *url* is its URL.
         endpoints: The endpoints of the push socket.
         gpus: GPUs are sampled.
+        ways: Where other programs' metrics come in: ``otlp_endpoint``, ``textfile_directory``; null where they do not.
     """
 
-    def __init__(self, parts: Parts, address: str, url: str, endpoints: Sequence[str], *, gpus: bool) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        address: str,
+        url: str,
+        endpoints: Sequence[str],
+        *,
+        gpus: bool,
+        ways: Mapping[str, str | None],
+    ) -> None:
         self._parts = parts
         self._address = address
         self._url = url
         self._endpoints = list(endpoints)
         self._gpus = gpus
+        self._ways = ways
         self._started = time.time()
         self._ready = False
 
@@ -71,6 +84,7 @@ class DaemonStatus:
             "listen_address": self._address,
             "url": self._url,
             "push_endpoints": self._endpoints,
+            **self._ways,
             "storage_path": str(parts.history.database.path.parent),
             "storage_problem": parts.history.writer.problem,
             **(parts.nvml_calls.status() if self._gpus else {"gpus": [], "nvml": None}),
@@ -80,11 +94,15 @@ class DaemonStatus:
         }
 
 
-def build_info(*, reloaded: bool, at: float) -> Batch:
+def build_info(config: Config, certificate_end: float | None, *, reloaded: bool, at: float) -> Batch:
     """Return the series; *reloaded*: the last reload succeeded, *at*: the last successful load, in Unix seconds."""
+    digest = hashlib.sha256(config.model_dump_json().encode()).digest()
     samples = [
         Sample(daemon.BUILD_INFO, (__version__, platform.python_version()), 1.0),
         Sample(daemon.RELOADED, (), float(reloaded)),
         Sample(daemon.RELOADED_AT, (), at),
+        Sample(daemon.CONFIG_HASH, (), float(int.from_bytes(digest[:6], "big"))),  # a float holds 53 bits
     ]
+    if certificate_end is not None:
+        samples.append(Sample(daemon.CERTIFICATE_END, (), certificate_end))
     return Batch("trackside", samples, complete=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 PAGE = "index.html"
-ADDRESSES = ("/", "/runs", "/runs/{run:path}", "/compare", "/system", "/alerts", "/alerts/{alert}", "/export")
+ADDRESSES = ("/", "/runs", "/runs/{run:path}", "/compare", "/system", "/alerts", "/alerts/{alert}", "/export", "/fleet")
 # No inline code and no other origin. The browser revalidates each file, so that an upgrade takes effect at once.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

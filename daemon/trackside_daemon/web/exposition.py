@@ -9,7 +9,7 @@ io/prometheus/client/metrics.proto, each with its length before it.
 
 import struct
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import inf, isnan
 from typing import cast
@@ -93,17 +93,19 @@ def _render_registry(registry: CollectorRegistry, *, openmetrics: bool) -> bytes
     return bytes(generate_latest(registry))
 
 
-@cache
+@lru_cache(maxsize=8192)
 def _header(metric: Metric, *, openmetrics: bool) -> str:
     help_text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
     if not openmetrics:
-        # The text format has no type "info".
-        kind = "gauge" if metric.kind == "info" else metric.kind
+        # The text format has no type "info", and another word for an unknown one.
+        kind = {"info": "gauge", "unknown": "untyped"}.get(metric.kind, metric.kind)
         return f"# HELP {metric.name} {help_text}\n# TYPE {metric.name} {kind}\n"
     # Only OpenMetrics escapes quotes in help texts.
     help_text = help_text.replace('"', '\\"')
     unit = f"# UNIT {metric.family} {metric.unit}\n" if metric.unit else ""
-    return f"# HELP {metric.family} {help_text}\n# TYPE {metric.family} {metric.kind}\n{unit}"
+    # Another program's counter may lack the suffix that OpenMetrics asks for.
+    kind = "unknown" if metric.kind == "counter" and metric.family == metric.name else metric.kind
+    return f"# HELP {metric.family} {help_text}\n# TYPE {metric.family} {kind}\n{unit}"
 
 
 def _line_start(metric: Metric, series: PageSeries) -> str:
@@ -129,7 +131,8 @@ def _labels(metric: Metric, series: PageSeries, *more: tuple[str, str]) -> str:
     return f"{{{inside}}}" if inside else ""
 
 
-_COUNTER, _GAUGE, _HISTOGRAM = 0, 1, 4  # MetricType
+_COUNTER, _GAUGE, _UNTYPED, _HISTOGRAM = 0, 1, 3, 4  # MetricType
+_VALUES = {_COUNTER: 3, _GAUGE: 2, _UNTYPED: 5}  # field of a metric with its value
 _ZERO = 2.0 ** (DURATION_INDEXES.start // 2**DURATION_SCHEMA)  # durations up to this are in no bucket
 
 
@@ -137,14 +140,14 @@ def render_protobuf(snapshot: list[PageFamily], process_metrics: CollectorRegist
     """Return the metrics page; see `exposition.render`."""
     parts = []
     for metric, all_series, values, _ in snapshot:
-        kind = {"counter": _COUNTER, "histogram": _HISTOGRAM}.get(metric.kind, _GAUGE)
+        kind = {"counter": _COUNTER, "histogram": _HISTOGRAM, "unknown": _UNTYPED}.get(metric.kind, _GAUGE)
         rows = []
         for series, value in zip(all_series, values, strict=True):
             labels = zip(metric.labels, series.labels, strict=True)
             if kind == _HISTOGRAM:
                 rows.append(_metric(labels, 7, _protobuf_histogram(metric.buckets, cast("Distribution", value))))
             else:
-                rows.append(_metric(labels, 3 if kind == _COUNTER else 2, _double(1, cast("float", value))))
+                rows.append(_metric(labels, _VALUES[kind], _double(1, cast("float", value))))
         parts.append(_family(metric.name, metric.help, kind, rows))
     if process_metrics is not None:
         parts += _registry(process_metrics)

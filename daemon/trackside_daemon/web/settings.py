@@ -43,3 +43,14 @@ class WebSection(Section):
         "Offer the tools that act on a training at /api/v1/mcp?allow-actions=true; agents ask there.", False
     )
     enable_lifecycle: bool = setting("Allow a reload by POST /-/reload, with the token of the API.", False)
+
+
+class OtlpInSection(Section):
+    """The receiver of other programs' metrics over OTLP."""
+
+    endpoint: str = setting(
+        "HOST:PORT to accept OTLP metrics on, over HTTP as JSON or protobuf; empty for none. Another address than loopback needs a token.",
+        "",
+        examples=["127.0.0.1:4318"],
+    )
+    token_file: str = setting("File with the token that senders need, as Authorization: Bearer TOKEN.", "")

@@ -10,11 +10,12 @@ from trackside_daemon.alerts.rules.template import check
 from trackside_daemon.alerts.settings import RuleSection
 from trackside_daemon.config.near import near_name
 from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, STEPS, VALUE
-from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.metric import ForeignMetric, Metric
 from trackside_daemon.model.setting_types import pattern
 from trackside_daemon.model.troubles import DETECTED, PREFIX, RULED
 
 KEY = "key:"
+FAMILY = "family:"  # before the name of another program's family, from a text file or over OTLP
 LIKE = "~"
 # Names of the alerts of trackside, which a rule of the configuration must not have.
 RESERVED_NAMES = {*DETECTED, *RULED, *(name.removeprefix(PREFIX) for name in NAMES)}
@@ -63,8 +64,9 @@ def _rule(section: RuleSection, families: Mapping[str, Metric]) -> Rule:
         _check_name(section.alert)
         query, labels = _query(section, families)
         summary = section.summary or _default_summary(section, labels)
+        known = None if section.metric.startswith(FAMILY) else labels
         for text in (summary, section.description):
-            check(text, labels)
+            check(text, known)
     except ValueError as error:
         raise RuleError(f"alerts.rules: rule {section.alert}: {error}") from None
     return Rule(
@@ -99,6 +101,8 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
     over: Query | None = None
     on: tuple[str, ...] = RANK if set(RANK) <= set(metric.labels) else ()
     if section.over is not None:
+        if FAMILY in (section.metric[: len(FAMILY)], section.over.metric[: len(FAMILY)]):
+            raise ValueError(f"over: the labels of {FAMILY}NAME are not known; record the ratio in Prometheus")
         other, other_matchers = _selection(section.over.metric, section.over.labels, families)
         # A label with one fixed value needs no join.
         fixed = {matcher.label for matcher in other_matchers if matcher.operator == "="}
@@ -147,6 +151,9 @@ def _selection(
         key = name.removeprefix(KEY)
         metric = KNOWN.get(key, VALUE)
         matchers += [Matcher("key", key)] if metric is VALUE else []
+    elif name.startswith(FAMILY):
+        name = name.removeprefix(FAMILY)
+        metric = ForeignMetric(name, "counter" if name.endswith("_total") else "gauge", "", tuple(labels))
     elif name in families:
         metric = families[name]
     else:
@@ -192,5 +199,5 @@ def _default_summary(section: RuleSection, labels: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return the text without the prefix of a key, and without braces, which mark fields in a template."""
-    return text.removeprefix(KEY).replace("{", "").replace("}", "")
+    """Return the text without the prefix of a key or a family, and without braces, which mark fields in a template."""
+    return text.removeprefix(KEY).removeprefix(FAMILY).replace("{", "").replace("}", "")

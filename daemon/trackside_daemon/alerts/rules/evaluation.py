@@ -182,7 +182,7 @@ class RuleEvaluator:
         return tuple(sorted((name, value) for name, value in pairs if value))
 
     def _begin(self, state: _RuleState, labels: Labels, alert: _RuleAlert, families: Families) -> Finding:
-        alert.fires, alert.run = True, _run_id(dict(alert.labels).get("run", ""), families)
+        alert.fires, alert.run = True, run_id_of(dict(alert.labels).get("run", ""), families)
         if state.vector.past is not None:
             alert.reference = state.vector.past.references.get((alert.run, labels))
         self._count(state.rule, alert, 1)
@@ -252,7 +252,7 @@ def _step(rule: Rule, labels: NamedLabels, families: Families) -> float:
     return step if isinstance(step, float) else 0.0
 
 
-def _run_id(run: str, families: Families) -> str:
+def run_id_of(run: str, families: Families) -> str:
     """Return the id of the run with this name; empty for the machine."""
     if not run or RUN_INFO.name not in families:
         return ""

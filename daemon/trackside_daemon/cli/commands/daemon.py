@@ -32,6 +32,7 @@ GROUPS = {
     "run": "Metrics and dashboard",
     "web": "Metrics and dashboard",
     "push": "Trainings",
+    "otlp": "Metrics and dashboard",
     "capture": "Trainings",
     "storage": "History",
     "log": "Log",
@@ -41,6 +42,7 @@ GROUPS = {
 USUAL = frozenset(
     (
         *("sample.interval", "require-gpu", "collector.gpu.enabled", "collector.gpu.simulate", "run.linger"),
+        *("collector.textfile.directory", "otlp.endpoint"),
         *("web.listen-address", "web.external-url", "web.config.file", "web.allowed-hosts", "web.public-read"),
         *("web.enable-lifecycle", "push.endpoint", "push.keys", "push.group", "capture.auto"),
         *("storage.path", "storage.retention.size", "storage.retention.age", "log.level", "log.format"),
@@ -50,7 +52,7 @@ USUAL = frozenset(
 
 
 @from_settings(
-    *("sample", "require-gpu", "path", "collector", "run", "web", "push"),
+    *("sample", "require-gpu", "path", "collector", "run", "web", "push", "otlp"),
     *("capture.auto", "capture.kineto", "storage", "log"),
     groups=GROUPS,
     usual=USUAL,

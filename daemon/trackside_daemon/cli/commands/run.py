@@ -69,6 +69,14 @@ def run(
             "--stop-on",
         ),
     ] = "",
+    nccl_inspector: Annotated[
+        str,
+        option(
+            "PATH|auto|off",
+            "Measure NCCL's collectives with its Inspector: the path of its library, or where it is found.",
+            "--nccl-inspector",
+        ),
+    ] = "auto",
     config_file: ConfigFile = None,
     flags: Flags,
 ) -> None:
@@ -91,6 +99,7 @@ def run(
     --stop-on, 75 after --requeue, 126 if the command is not executable, 127 if it is not found, and 2 if this command line or the
     configuration is wrong.
     """
+    from trackside_daemon.cli.run.nccl_inspector import library
     from trackside_daemon.cli.run.restarts import restarts, stop_alerts
     from trackside_daemon.cli.run.session import RunOptions, run
     from trackside_daemon.config.loading import ConfigError, load
@@ -118,6 +127,7 @@ def run(
             shlex.split(restart_args),
             job if requeue else "",
             stop_alerts(stop_on),
+            library(nccl_inspector, command, os.environ),
         )
     except ValueError as error:
         fail(str(error))

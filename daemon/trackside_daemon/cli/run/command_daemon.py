@@ -73,18 +73,19 @@ class SharedDaemon:
 
     Args:
         config: The configuration, which determines the push socket.
+        own: Flags only for a daemon that is started.
 
     Raises:
         NoDaemonError: Pushes go to another machine, or the socket cannot be created.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, own: Sequence[str] = ()) -> None:
         self._config = config
         endpoints = config.push.endpoint
         inherited = "" if endpoints else named_endpoint(None, os.environ)
         if inherited and not inherited.startswith("ipc://"):
             raise NoDaemonError(f"$TRACKSIDE_ENDPOINT sends pushes to {inherited}")
-        self._flags = [f"--push.endpoint={inherited}"] if inherited else []
+        self._flags = [*own, *([f"--push.endpoint={inherited}"] if inherited else [])]
         local = (endpoint for endpoint in endpoints if endpoint.startswith("ipc://"))
         self._endpoint = next(local, next(iter(endpoints), inherited))
         try:

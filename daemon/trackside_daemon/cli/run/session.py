@@ -20,6 +20,7 @@ from trackside.transport.orphaned_spool import orphaned_hellos, orphaned_session
 from trackside.transport.sender import now
 from trackside_daemon.captures.kineto.environment import missing_variables
 from trackside_daemon.captures.kineto.socket_file import remove_stale
+from trackside_daemon.cli.run import nccl_inspector
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.follower import AUTOMATIC, BEHIND
 from trackside_daemon.cli.run.nothing_found import why_nothing
@@ -61,6 +62,7 @@ class RunOptions(NamedTuple):
         restart_arguments: Are appended to the command when it starts again; ``{checkpoint}`` is replaced in them.
         requeue: Id of the Slurm job that is requeued in place of a restart; empty for none.
         stop_on: Alerts that end the command.
+        inspector: Path of the library of NCCL's Inspector; empty for none.
     """
 
     follow: Sequence[str] | None = None
@@ -70,6 +72,7 @@ class RunOptions(NamedTuple):
     restart_arguments: Sequence[str] = ()
     requeue: str = ""
     stop_on: Sequence[StopOn] = ()
+    inspector: str = ""
 
 
 def run(command: Sequence[str], config: Config, flags: Sequence[str], options: RunOptions = RunOptions()) -> int:  # noqa: B008
@@ -124,7 +127,8 @@ class _Session:
         """Run daemon and command, and return the exit status."""
         shared = daemon = None
         try:
-            shared = SharedDaemon(config)
+            own = ["--otlp.endpoint=127.0.0.1:0"] if self._options.inspector and not config.otlp.endpoint else []
+            shared = SharedDaemon(config, own)
             daemon = shared.find_or_start(flags, self._signals)
             report(daemon.line)
         except NoDaemonError as error:
@@ -147,6 +151,7 @@ class _Session:
             environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
             if daemon.endpoint.startswith("ipc://"):
                 environ |= missing_variables(_profiler_directory(daemon), self._command, os.environ)
+            environ |= self._inspector_variables(daemon)
         start = first = CommandStart(self._command, environ)
         while True:
             since = time.time()
@@ -171,6 +176,15 @@ class _Session:
             finally:
                 # After the summary, because before Linux 6.15 the daemon reads from the zombie how the command ended.
                 command.reap()
+
+    def _inspector_variables(self, daemon: CommandDaemon) -> dict[str, str]:
+        """Return the variables of NCCL's Inspector; none without its library, or if the daemon does not accept its numbers."""
+        try:
+            status = daemon.source.status() if self._options.inspector and daemon.source is not None else {}
+        except Exception as error:  # noqa: BLE001  the command must run in any case
+            report(f"--nccl-inspector: {type(error).__name__}: {error}")
+            return {}
+        return nccl_inspector.variables(self._options.inspector, status)
 
     def _run_once(
         self,

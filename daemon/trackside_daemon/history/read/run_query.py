@@ -30,6 +30,7 @@ FIELDS = (
     "state",
     "tag",
     "user",
+    "host",
     "notes",
     "cause",
     "loss",
@@ -159,9 +160,14 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def select(
-    connection: sqlite3.Connection, terms: Sequence[Term], runs: Iterable[dict[str, Any]], seconds: float = SECONDS
+    connection: sqlite3.Connection | None,
+    terms: Sequence[Term],
+    runs: Iterable[dict[str, Any]],
+    seconds: float = SECONDS,
 ) -> SelectedRuns:
     """Return those of the listed runs that all terms select, and why there are none.
+
+    Without a *connection*, the runs have their ``config`` with them, and no keys.
 
     A field is a fact of the run (`FIELDS`), the whole or the last part of the name of a setting or a result, or a key, whose last
     value counts.
@@ -200,7 +206,7 @@ def ordered(connection: sqlite3.Connection, runs: Iterable[dict[str, Any]], by: 
 class _Columns:
     """The values that the terms compare, of all runs."""
 
-    def __init__(self, connection: sqlite3.Connection, runs: Iterable[dict[str, Any]], limit: float) -> None:
+    def __init__(self, connection: sqlite3.Connection | None, runs: Iterable[dict[str, Any]], limit: float) -> None:
         self.runs = list(runs)
         self._connection = connection
         self._now = time.time()
@@ -242,13 +248,17 @@ class _Columns:
         named = {name for found in settings.values() for name in found if _is_named(name, field)}
         if named:
             return lambda run: [value for name, value in settings[run["id"]].items() if name in named]
-        last = run_columns.values(self._connection, [field])
+        last = {} if self._connection is None else run_columns.values(self._connection, [field])
         return lambda run: [value["last"] for value in last.get(run["id"], {}).values() if value["last"] is not None]
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return ``config.NAME`` and ``summary.NAME`` of each run, by its id."""
         if self._settings is None:
-            configured = run_columns.configurations(self._connection)
+            configured = (
+                {run["id"]: run["config"] for run in self.runs}
+                if self._connection is None
+                else run_columns.configurations(self._connection)
+            )
             self._settings = {
                 run["id"]: {**flat(configured.get(run["id"]) or {}, "config"), **flat(run["summary"], "summary")}
                 for run in self.runs
@@ -274,7 +284,7 @@ class _Columns:
         if not found:
             settings = {name for of_run in self.settings().values() for name in of_run}
             parts = {part for name in settings for part in (name.partition(".")[2], name.rpartition(".")[2])}
-            names = parts.union(FIELDS, run_columns.keys(self._connection))
+            names = parts.union(FIELDS, () if self._connection is None else run_columns.keys(self._connection))
             return f"no run has {term.field}{near_name(term.field, names, 'quotes search for it as a text')}"
         wanted = _number(term.value)
         numbers = [number for value in found if (number := _number(value)) is not None]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from trackside_daemon.model.families import (
     cgroup,
     daemon,
+    foreign,
     gpu,
     host,
     infiniband,
@@ -16,7 +17,7 @@ from trackside_daemon.model.families import (
 )
 from trackside_daemon.model.metric import Metric
 
-_MODULES = (cgroup, daemon, gpu, host, infiniband, nvml, process, ray, rl, training)
+_MODULES = (cgroup, daemon, foreign, gpu, host, infiniband, nvml, process, ray, rl, training)
 
 
 def catalogue() -> dict[str, Metric]:

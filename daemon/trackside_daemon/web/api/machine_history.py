@@ -16,7 +16,7 @@ from starlette.responses import Response
 from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.families.gpu import FAMILIES
-from trackside_daemon.model.metric import Metric, json_number
+from trackside_daemon.model.metric import ForeignMetric, Metric, json_number
 from trackside_daemon.model.state import State
 from trackside_daemon.questions.curves import machine
 from trackside_daemon.questions.question import FirstTime, LastTime, Question, limits
@@ -24,6 +24,7 @@ from trackside_daemon.web.api.history_access import HistoryAccess, json_response
 
 SECONDS_KEPT = 3600
 MOST_SERIES = 4096
+MOST_FOREIGN = 512  # series of other programs among them, which may have many more; the history has all
 LONGEST_GAP = 60.0  # seconds; after a longer one a counter has no rate
 
 HOST = (
@@ -62,9 +63,12 @@ class _Ring:
         self._since = count
         self._kept = kept
         self._values: array[float] | None = None
+        self.seen = count
 
     def put(self, value: float, count: int) -> None:
         """Set the value of a tick, given by its number; those that were left out have none."""
+        if not isnan(value):
+            self.seen = count
         if self._values is None:
             if value == self._value:
                 return
@@ -81,7 +85,7 @@ class _Ring:
 
 
 class MachineHistory:
-    """Records host and GPUs at every tick; any thread may read.
+    """Records host, GPUs and the families of other programs at every tick; any thread may read.
 
     Args:
         state: The newest value of every series.
@@ -102,24 +106,31 @@ class MachineHistory:
 
     def record(self, now: float, wall: float) -> None:
         """Record a tick, at *now* of the monotonic clock and *wall* in Unix seconds."""
-        metrics = (*HOST, *GPU)
+        metrics = (*HOST, *GPU, *self._state.foreign())
         values: list[Mapping[tuple[str, ...], object]] = [*self._state.values(now, *metrics), self._core_ratios()]
         with self._lock:
             count = self._count
             seconds = wall - self._times[(count - 1) % self._kept] if count else 0.0
             self._times[count % self._kept] = wall
             seen = set()
+            foreign = 0
             for metric, series in zip((*metrics, derived.CPU_CORE_BUSY), values, strict=True):
                 for labels, value in series.items():
                     if not isinstance(value, int | float):
                         continue
                     key = metric, labels
+                    foreign += isinstance(metric, ForeignMetric)
+                    if foreign > MOST_FOREIGN:
+                        break
                     kept = self._rate(key, value, seconds) if metric.kind == "counter" else value
                     seen.add(key)
                     self._put(key, kept, count)
-            for key, ring in self._rings.items():
+            for key, ring in [*self._rings.items()]:
                 if key not in seen:
                     ring.put(nan, count)
+                    if count - ring.seen > self._kept:
+                        del self._rings[key]
+                        self._before.pop(key, None)
             self._count += 1
 
     def _core_ratios(self) -> dict[tuple[str, ...], float]:

@@ -20,8 +20,8 @@ class AddressError(Exception):
     """An unusable listen address; the message gives the reason and the remedy."""
 
 
-def listen(address: str) -> socket.socket:
-    """Bind ``HOST:PORT`` and return the listening socket.
+def listen(address: str, setting: str = "web.listen-address") -> socket.socket:
+    """Bind ``HOST:PORT``, the value of a *setting*, and return the listening socket.
 
     Raises:
         AddressError: The text is not an address, or the port is in use. The message then names the process that
@@ -30,7 +30,7 @@ def listen(address: str) -> socket.socket:
     host, colon, port = address.rpartition(":")
     host = host.strip("[]")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise AddressError(f"web.listen-address: {address!r} is not HOST:PORT, such as 127.0.0.1:21790")
+        raise AddressError(f"{setting}: {address!r} is not HOST:PORT, such as 127.0.0.1:21790")
     try:
         family, *_, target = socket.getaddrinfo(
             # Bytes, because Python encodes a text by encodings.idna, which costs 0.3 MiB and 5 ms.
@@ -41,7 +41,7 @@ def listen(address: str) -> socket.socket:
         )[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise AddressError(f"web.listen-address: {address}: {error}; give HOST:PORT of this machine") from error
+        raise AddressError(f"{setting}: {address}: {error}; give HOST:PORT of this machine") from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Without TCP_NODELAY the second response of a connection waits 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -50,19 +50,19 @@ def listen(address: str) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise AddressError(_explain(address, family, target, error)) from error
+        raise AddressError(_explain(setting, address, family, target, error)) from error
     return listener
 
 
-def _explain(address: str, family: int, target: tuple[Any, ...], error: OSError) -> str:
+def _explain(setting: str, address: str, family: int, target: tuple[Any, ...], error: OSError) -> str:
     if error.errno != errno.EADDRINUSE:
-        return f"web.listen-address: {address}: {os_error_text(error)}; choose another"
+        return f"{setting}: {address}: {os_error_text(error)}; choose another"
     host, port, *rest = target
     nearby = range(port + 2, min(port + 100, 65536))
     free = next((candidate for candidate in nearby if _is_free(family, (host, candidate, *rest))), 0)
     return (
-        f"web.listen-address: {address} is in use by {_listening_process(port)}; stop it, or use another port:"
-        f" --web.listen-address={address.rpartition(':')[0]}:{free}"
+        f"{setting}: {address} is in use by {_listening_process(port)}; stop it, or use another port:"
+        f" --{setting}={address.rpartition(':')[0]}:{free}"
     )
 
 

@@ -73,7 +73,7 @@ function showHelp() {
 }
 
 const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts",
-  export: "export" };
+  export: "export", fleet: "runs" };
 const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts()
   .find((part) => part.type === "timeZoneName").value;
 const main = document.querySelector("main");
@@ -102,8 +102,8 @@ async function open() {
     const name = parts[0] === "runs" && parts[1] ? "run" : PAGES[parts[0]];
     const { title, show } = await withNetworkErrors(import(`/static/pages/${name}.js`));
     const query = new URLSearchParams(location.search);
-    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && setQuery(changes),
-      signal: ending.signal });
+    const shown = await show({ path: parts[0], parts: parts.slice(1), query, signal: ending.signal,
+      set: (changes) => current === opened && setQuery(changes) });
     if (current !== opened) {
       shown.close?.();
       return;
@@ -143,6 +143,7 @@ function listen(run = streamedRun) {
 function onEvent(event, data) {
   if (event === "run") page.updateRun?.(data);
   if (event !== "overview") return;
+  document.getElementById("fleet").hidden = !data.fleet;
   if (newest && newest.overview.version !== data.version) location.reload();
   newest = { overview: data, at: Date.now() / 1000 };
   setText(live, `Live, ${data.host.name ?? "this machine"}`);

@@ -142,8 +142,11 @@ class Overview:
         build_count: Number of calls of `build`.
     """
 
-    def __init__(self, state: State, rates: RateTracker, firing: FiringAlerts, database: Database) -> None:
+    def __init__(
+        self, state: State, rates: RateTracker, firing: FiringAlerts, database: Database, *, fleet: bool = False
+    ) -> None:
         self.build_count = 0
+        self._fleet = fleet
         self._state = state
         self._rates = rates
         self._firing = firing
@@ -175,6 +178,7 @@ class Overview:
                 "version": __version__,
                 "host": machine.host_json(self._state, now.monotonic, self._host, self._rates.host_rates()),
                 "gpus": machine.gpus_json(self._state, now.monotonic, run_ids),
+                "fleet": self._fleet,
                 "ray": ray_json(self._state, now.monotonic),
                 "runs": [self._run_json(now, run, counts.get(run.attempt[0], {})) for run in visible],
                 "alerts": [alert_json(alert, self._alert_ids.get(alert)) for alert in firing],

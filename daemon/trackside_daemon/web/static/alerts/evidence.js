@@ -69,9 +69,7 @@ function renderPart(part, value, alert, signal) {
   }
 }
 
-function empty(value) {
-  return value === null || (typeof value === "object" && !Object.keys(value).length);
-}
+const empty = (value) => value === null || (typeof value === "object" && !Object.keys(value).length);
 
 function rawJson(value) {
   return preformatted(JSON.stringify(value, null, 2), "As JSON");

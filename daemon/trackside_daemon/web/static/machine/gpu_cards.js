@@ -19,17 +19,14 @@ export function gpuCards() {
     root: list,
     update(gpus, status) {
       const about = new Map((status?.gpus ?? []).map((gpu) => [gpu.uuid, gpu]));
-      const cards = new Map([...about.values()].map((gpu) => [gpu.uuid, cardFromStatus(gpu)]));
+      // The overview may not contain them all.
+      const cards = new Map([...about.values()].map(({ index, uuid, name, up }) =>
+        [uuid, { gpu: String(index), uuid, name, up, limited: [], ranks: [] }]));
       for (const gpu of gpus) cards.set(gpu.uuid, gpu);
       syncRows(list, [...cards.values()].map((now) => ({ now, about: about.get(now.uuid) })), ({ now }) => now.uuid,
         card);
     },
   };
-}
-
-// A card for a GPU that the overview does not contain.
-function cardFromStatus({ index, uuid, name, up }) {
-  return { gpu: String(index), uuid, name, up, limited: [], ranks: [] };
 }
 
 function card() {

@@ -10,15 +10,13 @@ const usedMemory = (host) => host.memory_bytes - host.memory_available_bytes;
 function hostFacts(host) {
   const fullest = host.disks.filter((a) => usedRatio(a) >= 0).sort((a, b) => usedRatio(b) - usedRatio(a))[0];
   return [
-    ["CPU", cpuText(host), host.cpu_ratio, LEVELS.cpu],
+    ["CPU", `${percent(host.cpu_ratio)}${host.cpus ? ` of ${host.cpus}` : ""}`, host.cpu_ratio, LEVELS.cpu],
     ["Memory", usedOfTotal(usedMemory(host), host.memory_bytes), usedMemory(host) / host.memory_bytes, LEVELS.memory],
     ["Fullest disk", fullest && `${fullest.mountpoint} ${percent(usedRatio(fullest))}`, fullest && usedRatio(fullest),
       LEVELS.disk],
     ["Network", networkText(host)],
   ];
 }
-
-const cpuText = (host) => [percent(host.cpu_ratio), host.cpus && `of ${host.cpus}`].filter(Boolean).join(" ");
 
 function networkText(host) {
   const [down, up] = [host.receive_bytes_per_second, host.transmit_bytes_per_second].map(bytes);

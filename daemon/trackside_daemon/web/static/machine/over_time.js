@@ -45,13 +45,14 @@ const GPU_UNITS = [
 const HEAT = "temperature_celsius";
 export const GPU_CHARTS = ["utilization_ratio", "memory_used_bytes", "power_watts", HEAT];
 
-export function gpuChart(name) {
+// `prefix` is empty for a family of another program.
+export function gpuChart(name, prefix = GPU) {
   const perSecond = name.endsWith("_total") ? "/s" : "";
   const unit = name.replace(/_bytes_total$/, "_bytes_per_second").replace(/_total$/, "");
   const [, look] = GPU_UNITS.find(([end]) => unit.endsWith(end)) ?? [];
   const plain = { format: (value) => `${number(value, 4)}${perSecond}`, range: [0] };
-  const title = `GPU ${name.replace(/_(total|ratio|bytes|watts|celsius|hertz)$/, "").replaceAll("_", " ")}`;
-  return { title, keys: [GPU + name], lines: gpus, ...(look ?? plain) };
+  const title = name.replace(/_(total|ratio|bytes|watts|celsius|hertz)$/, "").replaceAll("_", " ");
+  return { title: prefix ? `GPU ${title}` : title, keys: [prefix + name], lines: gpus, ...(look ?? plain) };
 }
 
 export class OverTime {
@@ -67,7 +68,7 @@ export class OverTime {
     this.more = h("select", { onchange: () => this.#add() });
     this.hottest = h("p.quiet", { role: "status" });
     const tools = h("div.tools", {}, h("label", {}, "Last", span),
-      this.moreLabel = h("label", { hidden: true }, "More of the GPUs", this.more), this.reset.button);
+      this.moreLabel = h("label", { hidden: true }, "More", this.more), this.reset.button);
     this.grid = h("div.charts", {}, this.charts.map((item) => item.root));
     this.root = h("section", { "aria-labelledby": "over-time" },
       h("div.head", {}, h("h2", { id: "over-time" }, "Over time"), tools), this.hottest, this.grid);
@@ -102,10 +103,12 @@ export class OverTime {
     for (const chart of this.#all) chart.set({ marks: this.marks });
   }
 
-  // Charts of the GPUs, and a list of their other families.
+  // Charts of the GPUs, and a list of their other families and of other programs' families.
   async #families() {
     const { families } = await getJson("machine", this.signal);
-    const ofGpus = families.filter((name) => name.startsWith(GPU)).map((name) => name.slice(GPU.length));
+    this.others = families.filter((name) => !name.startsWith("trackside_"));
+    const ofGpus = [...families.filter((name) => name.startsWith(GPU)).map((name) => name.slice(GPU.length)),
+      ...this.others];
     this.moreLabel.hidden = !ofGpus.length;
     for (const name of [...GPU_CHARTS, ...this.chosen]) if (ofGpus.includes(name) && !this.gpuCharts.has(name))
       this.#addGpuChart(name);
@@ -126,7 +129,7 @@ export class OverTime {
   }
 
   #addGpuChart(name) {
-    const chart = this.#chart(gpuChart(name));
+    const chart = this.#chart(gpuChart(name, this.others.includes(name) ? "" : GPU));
     this.gpuCharts.set(name, chart);
     this.grid.append(chart.root);
   }
@@ -226,12 +229,12 @@ function totals(series, names) {
 
 // One line per GPU; with further labels, one per value of these.
 function gpus(series) {
-  const plain = gpuLines(series);
-  if (new Set(series.map(({ key }) => labelValue(key, "gpu"))).size === series.length) return plain;
+  const all = series.map(({ key }) => labelValue(key, "gpu"));
+  if (all.every(Boolean) && new Set(all).size === series.length) return gpuLines(series);
   return series.map(({ key, points }, index) => {
     const more = [...key.matchAll(/[{,](\w+)="([^"]*)"/g)].filter(([, name]) => !["gpu", "uuid"].includes(name))
       .map(([, , value]) => value);
-    return { label: `GPU ${labelValue(key, "gpu")} ${more.join(" ")}`, index, points };
+    return { label: [all[index] && `GPU ${all[index]}`, ...more].filter(Boolean).join(" "), index, points };
   });
 }
 

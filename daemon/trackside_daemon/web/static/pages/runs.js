@@ -1,4 +1,4 @@
-// All runs in one table: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
+// All runs of this machine, or of all machines (Fleet, read only): sorted, filtered, grouped; kept in the address.
 
 import { getJson, query, post, remove, runPath } from "/static/api.js";
 import { h, setText, ENDED, fillSelect, unseen } from "/static/dom.js";
@@ -25,11 +25,13 @@ const DELETED_AT_ONCE = 16; // Browsers send about 20 requests of a tab that clo
 export async function show(/** @type {Address} */ address) {
   const page = new Runs(address);
   await page.load();
-  return { root: page.root, update: (overview) => page.update(overview) };
+  return { root: page.root, title: page.title, update: (overview) => page.update(overview) };
 }
 
 class Runs {
-  constructor({ query: params, set, signal }) {
+  constructor({ path, query: params, set, signal }) {
+    this.isFleet = path === "fleet";
+    this.title = this.isFleet ? "Fleet" : title;
     this.set = set;
     this.signal = signal;
     this.runs = [];
@@ -49,9 +51,9 @@ class Runs {
     this.plots.root.open = params.has("x");
     this.curves = new Curves(() => this.table.updateCurves(), signal);
     this.table = new RunTable({
-      leads: (run) => this.#leads(run),
+      leads: (run) => (this.isFleet ? [] : this.#leads(run)),
       curve: (run) => this.curves.get(run),
-      onVisible: (runs) => this.ids.length && !this.ids.includes("curve") ? undefined : this.curves.want(runs),
+      onVisible: (runs) => !this.shownIds?.includes("curve") || this.isFleet ? undefined : this.curves.want(runs),
       onSort: (id) => this.#sort(id),
       onTag: (tag) => this.#filter(`tag:${tag.replace(/[\s"|]/g, "?")}`),
       onWidth: (id, width) => this.#width(id, width),
@@ -76,8 +78,8 @@ class Runs {
       h("pre", {}, "import trackside\n…\ntrackside.push(step=step, loss=loss)"));
     const tools = h("div.tools", { role: "search", "aria-label": "Runs" }, h("label.query", {}, "Filter", this.field),
       this.options, h("label", {}, "Group by", this.groups), choose, this.hint, this.chips);
-    this.root = h("div.runs-page", {}, h("h1", {}, "Runs"), tools, this.error, this.empty, this.table.root,
-      this.plots.root, this.selection.root);
+    this.root = h("div.runs-page", {}, h("h1", {}, this.title), tools, this.error, this.empty, this.table.root,
+      this.plots.root, this.isFleet ? [] : this.selection.root);
   }
 
   async load() {
@@ -85,12 +87,13 @@ class Runs {
     try {
       const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key)
         .filter(Boolean))];
-      const [{ runs }, { keys }] = await Promise.all([getJson(`runs?${query({ config: true, metric })}`,
-        this.signal), getJson("keys", this.signal)]);
+      const [{ runs, problems = [] }, { keys }] = await Promise.all(this.isFleet
+        ? [getJson("fleet", this.signal), { keys: [] }]
+        : [getJson(`runs?${query({ config: true, metric })}`, this.signal), getJson("keys", this.signal)]);
       const names = labels(runs);
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
       this.keys = keys;
-      setText(this.error, "");
+      setText(this.error, problems.join(". "));
       await this.#search();
     } catch (problem) {
       if (this.signal.aborted || problem.status === 401) throw problem;
@@ -102,7 +105,7 @@ class Runs {
   update(/** @type {Overview} */ overview) {
     this.now = overview.time;
     const seen = overview.runs.map((run) => `${run.id} ${run.state}`).join();
-    const isLive = overview.runs.some((run) => !ENDED.has(run.state));
+    const isLive = this.isFleet || overview.runs.some((run) => !ENDED.has(run.state));
     const due = isDue(this.loadedAt, RUNS_MS) && isLive;
     const isEditing = this.root.contains(document.activeElement) && document.activeElement.matches(".grip, select");
     if ((seen !== this.seen && this.seen !== undefined) || (due && !isEditing)) this.load().catch(() => {});
@@ -110,7 +113,7 @@ class Runs {
   }
 
   #draw() {
-    this.empty.hidden = this.runs.length > 0;
+    this.empty.hidden = this.isFleet || this.runs.length > 0;
     this.table.root.hidden = !this.runs.length;
     const ids = this.ids.length ? this.ids : defaultColumns(this.runs);
     this.shownIds = ids;
@@ -144,7 +147,7 @@ class Runs {
     this.problem = undefined;
     try {
       if (text) {
-        const { runs, terms, hint } = await getJson(`runs?${query({ query: text })}`,
+        const { runs, terms, hint } = await getJson(`${this.isFleet ? "fleet" : "runs"}?${query({ query: text })}`,
           AbortSignal.any([this.signal, controller.signal]));
         this.found = { ids: new Set(runs.map((run) => run.id)), terms, hint };
       } else this.found = undefined;
@@ -280,8 +283,7 @@ class Runs {
 
 function readWidths() {
   try {
-    return Object.fromEntries(Object.entries(JSON.parse(localStorage.getItem(WIDTHS)) ?? {})
-      .filter(([, width]) => Number.isFinite(width)));
+    return JSON.parse(localStorage.getItem(WIDTHS)) ?? {};
   } catch {
     return {};
   }

@@ -31,7 +31,8 @@ export class Benchmarks {
       const found = newest(events.filter(({ kind, fields }) => kind === KIND && fields.latency_seconds));
       this.root.hidden = !found.length;
       setText(this.note, `${plural(found.length, "combination")} of variant and load`);
-      syncRows(this.charts, throughputCharts(found), (item) => item.title, (item) => this.#chart(item));
+      const charts = Object.keys(LOADS).flatMap((name) => throughputs(found, name)).slice(0, MOST_CHARTS);
+      syncRows(this.charts, charts, (item) => item.title, (item) => this.#chart(item));
       rerender(this.body, JSON.stringify(found), () => results(found));
       this.complete = ended;
     } catch {
@@ -55,12 +56,8 @@ function newest(events) {
   return [...found.values()];
 }
 
-// Returns the charts of the throughput over each part of the load, each variant a line.
-function throughputCharts(found) {
-  return Object.keys(LOADS).flatMap((name) => throughputs(found, name)).slice(0, MOST_CHARTS);
-}
-
-// Returns those over one part of the load, one for each combination of its other parts.
+// Returns the charts of the throughput over one part of the load, one for each combination of its other parts; each
+// variant is a line.
 function throughputs(found, name) {
   const variants = [...new Set(found.map((item) => item.variant))];
   const loads = Object.keys(LOADS).filter((other) => other !== name);

@@ -17,7 +17,8 @@ export class Machine {
     this.ended = ENDED.has(run.state);
     this.loaded = performance.now();
     const ofHost = HOST_CHARTS.filter(({ title }) => OF_HOST.includes(title));
-    this.charts = [...GPU_CHARTS.map(gpuChart), ...ofHost].map((item) => this.#chart(item, onZoom, signal));
+    const all = [...GPU_CHARTS.map((name) => gpuChart(name)), ...ofHost];
+    this.charts = all.map((item) => this.#chart(item, onZoom, signal));
     this.reset = zoomReset(() => this.#zoom(onZoom));
     this.name = h("h2", {}, "Machine");
     this.note = h("span.quiet", {}, "over time");

@@ -3,7 +3,7 @@
 import { getJson, query, runPath } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/interaction.js";
-import { h, liveRow, setText, syncRows, badge, ENDED, rerender, fold } from "/static/dom.js";
+import { h, liveRow, setText, syncRows, badge, choices, ENDED, rerender, fold } from "/static/dom.js";
 import { bytes, number, percent, short, span, when } from "/static/format.js";
 import { ledger } from "/static/run/diagnosis.js";
 import { drawMap } from "/static/run/layers.js";
@@ -15,6 +15,8 @@ const POINTS = 120;
 const HEADS = [["Rank"], ["State"], ["Step", "number"], ["Own time a step", "number"], ["× median", "number"],
   ["× its past", "number"], ["Wait a step", "number"], ["GPU"], ["Utilization", "number"], ["GPU memory", "number"]];
 
+const COLLECTIVES = [["Communicator"], ["Operation"], ["Size"], ["Ranks", "number"], ["GB/s", "number"],
+  ["× before", "number"], ["× peers", "number"], ["Time", "number"], ["Slowest"]];
 const MODES = { own: "Own time", wait: "Wait for others" };
 
 export class Performance {
@@ -28,11 +30,15 @@ export class Performance {
     this.map = new RankMap();
     this.body = h("tbody");
     this.table = h("section", { hidden: true }, h("h3", {}, "Ranks now"), scrollTable("Each rank", HEADS, this.body));
+    this.operations = h("tbody");
+    this.collectives = h("section", { hidden: true }, h("h3", {}, "Collectives"),
+      scrollTable("Each operation of NCCL", COLLECTIVES, this.operations));
     this.ledger = h("section", { hidden: true }); // Stands beside the phases.
     this.empty = h("p.quiet", { hidden: true }, "Nothing yet. Steps are timed by themselves; name phases with ",
       "run.phase(\"forward\") and wrap the loader in run.data(loader) to see where the time goes.");
     const grid = h("div.charts", {}, this.charts.map((item) => item.root));
-    this.root = fold("Performance", {}, [this.note, this.reset.button], this.empty, grid, this.map.root, this.table);
+    this.root = fold("Performance", {}, [this.note, this.reset.button], this.empty, grid, this.map.root, this.table,
+      this.collectives);
   }
 
   // Called with the run's document.
@@ -85,6 +91,9 @@ export class Performance {
     this.found = found;
     this.map.update(found);
     this.#ranks(found, runs.find((item) => item.id === this.id)?.ranks ?? []);
+    this.collectives.hidden = !found.collectives.length;
+    syncRows(this.operations, found.collectives, ({ communicator, operation, size, ranks }) =>
+      [communicator, operation, size, ranks].join(), collectiveRow);
     for (const [index, { lines }] of CHARTS.entries())
       this.charts[index].root.hidden = !lines(found).some((line) => line.values.some((value) => value !== null));
     this.empty.hidden = this.charts.some((chart) => !chart.root.hidden);
@@ -123,10 +132,8 @@ const seconds = (value) => span(value);
 const CHARTS = [
   { title: "Step time", format: seconds,
     lines: ({ step }) => [{ label: "p50", values: step.p50 }, { label: "p99", values: step.p99 }] },
-  { title: "Tokens per second", format: (value) => short(value),
-    lines: (found) => [{ label: "tokens/s", values: found.tokens_per_second }] },
-  { title: "Samples per second", format: (value) => short(value),
-    lines: (found) => [{ label: "samples/s", values: found.samples_per_second }] },
+  ...["Tokens", "Samples"].map((title) => ({ title: `${title} per second`, format: (value) => short(value),
+    lines: (found) => [{ label: `${title.toLowerCase()}/s`, values: found[`${title.toLowerCase()}_per_second`] }] })),
   { title: "Phases of a step", format: seconds, stacked: true,
     lines: ({ phases }) => Object.entries(phases).map(([label, values], index) =>
       ({ label, values, color: phaseColor(label, index) })) },
@@ -148,8 +155,7 @@ function toPoints(times, values, from = -Infinity, to = Infinity) {
 
 function rankRow() {
   const state = badge();
-  const kinds = ["th", "td", ...Array(5).fill("td.number"), "td", "td.number", "td.number"];
-  return liveRow(kinds, ({ gpu, ...item }, row) => {
+  return liveRow(cellsOf(HEADS), ({ gpu, ...item }, row) => {
     state.update(item.state);
     row.classList.toggle("slow", item.slow);
     return [item.rank, state, number(item.step), span(item.own), number(item.ratio, 3), number(item.past, 3),
@@ -157,25 +163,29 @@ function rankRow() {
   });
 }
 
+// Returns the kinds of a row's cells, the first of which is its heading.
+const cellsOf = (heads) => heads.map(([, kind], index) => [index ? "td" : "th", kind].filter(Boolean).join("."));
+
+function collectiveRow() {
+  return liveRow(cellsOf(COLLECTIVES), (item) => [item.communicator, item.operation,
+    item.size, item.ranks, number(item.bandwidth, 3), number(item.usual && item.bandwidth / item.usual, 2),
+    number(item.peers && item.bandwidth / item.peers, 2), span(item.seconds), item.slowest]);
+}
+
 const nameOf = (row) => `rank ${row.rank}`;
 
 // A map of ranks over time: one row a rank, one column a part of the time. A straggler is a bright row.
 class RankMap {
   constructor() {
-    this.mode = "own";
     this.canvas = h("canvas.run-map", { tabindex: 0, role: "img", onmousemove: (event) => this.#hover(event),
       onmouseleave: () => this.#describe(), onkeydown: (event) => this.#key(event) });
     this.text = h("p.quiet", { role: "status" });
-    const buttons = Object.entries(MODES).map(([mode, name]) => {
-      const button = h("button",
-        { "aria-pressed": String(mode === this.mode), onclick: () => this.#choose(mode) }, name);
-      button.mode = mode;
-      return button;
-    });
-    this.buttons = buttons;
-    const head = h("div.tools", {}, h("h3", {}, "Ranks over time"),
-      h("span.joined", { role: "group", "aria-label": "What the map shows" }, buttons));
-    this.root = h("figure.card.rank-figure", { hidden: true }, head, h("div", {}, this.canvas), this.text);
+    this.mode = h("select", { "aria-label": "What the map shows", onchange: () => {
+      this.#draw();
+      this.#describe();
+    } }, choices(MODES, "own"));
+    this.root = h("figure.card.rank-figure", { hidden: true },
+      h("div.tools", {}, h("h3", {}, "Ranks over time"), this.mode), h("div", {}, this.canvas), this.text);
     new ResizeObserver(() => this.rows && this.#draw()).observe(this.root);
   }
 
@@ -190,15 +200,8 @@ class RankMap {
     if (!this.canvas.matches(":hover, :focus")) this.#describe();
   }
 
-  #choose(mode) {
-    this.mode = mode;
-    for (const button of this.buttons) button.setAttribute("aria-pressed", String(button.mode === mode));
-    this.#draw();
-    this.#describe();
-  }
-
   #draw() {
-    const own = this.mode === "own";
+    const own = this.mode.value === "own";
     const values = this.rows.map((row) => (own ? row.ratio : row.wait));
     this.drawn = drawMap(this.canvas, { layers: this.rows.map(nameOf), at: this.times, values },
       { label: when, linear: true, range: own ? [1, this.slow] : [0, 0] });
@@ -213,7 +216,7 @@ class RankMap {
       : "No rank is slower than the others by its own time.";
     setText(this.text, text);
     this.canvas.setAttribute("aria-label",
-      `${MODES[this.mode]} of ${this.rows.length} ranks over time. ${text} Arrow keys move over the cells.`);
+      `${MODES[this.mode.value]} of ${this.rows.length} ranks over time. ${text} Arrow keys move over the cells.`);
   }
 
   #hover(event) {

@@ -19,6 +19,7 @@ const FACTS = [
   { id: "duration", title: "Duration", width: 95, value: (run) => run.seconds, format: span, isNumber: true },
   { id: "tags", title: "Tags", width: 160, value: (run) => run.tags.join(", ") },
   { id: "notes", title: "Notes", width: 200, value: (run) => run.notes },
+  { id: "host", title: "Host", width: 150, value: (run) => run.host },
   { id: "user", title: "User", width: 90, value: (run) => run.user },
 ];
 
@@ -61,7 +62,8 @@ export function defaultColumns(runs) {
   const settings = [...new Set(runs.flatMap((run) => [...run.settings.keys()]))];
   const differing = settings.filter((name) =>
     new Set(runs.map((run) => JSON.stringify(run.settings.get(name))).filter(Boolean)).size > 1).slice(0, MOST_DEFAULT);
-  return ["name", "state", "curve", "loss", "step", ...results.map((name) => `summary.${name}`),
+  const third = runs.some((run) => run.url !== undefined) ? "host" : "curve"; // Of all machines, or of this one.
+  return ["name", "state", third, "loss", "step", ...results.map((name) => `summary.${name}`),
     ...differing.map((name) => `config.${name}`), "started", "duration", "tags"];
 }
 

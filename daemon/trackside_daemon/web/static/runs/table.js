@@ -127,7 +127,7 @@ export class RunTable {
       this.rows.delete(key);
     }
     visible.forEach((item, index) => {
-      const row = this.rows.get(item.key) ?? this.#row(item);
+      const row = this.rows.get(item.key) ?? (item.run ? this.#runRow(item.run) : this.#groupRow(item));
       this.rows.set(item.key, row);
       row.setAttribute("aria-rowindex", String(first + index + 2));
       if (this.body.children[index + 1] !== row)
@@ -142,10 +142,6 @@ export class RunTable {
   // Shows the loss curves that have been loaded since.
   updateCurves() {
     for (const { key, run } of this.items) if (run && this.rows.has(key)) this.rows.get(key).updateCurve?.();
-  }
-
-  #row(item) {
-    return item.run ? this.#runRow(item.run) : this.#groupRow(item);
   }
 
   #groupRow({ label, runs }) {
@@ -175,7 +171,7 @@ export class RunTable {
   #cell(column, run) {
     if (column.id === "name") return h("th.name",
       { scope: "row" }, run.index === undefined ? "" : dot(run.index),
-      h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label),
+      h("a", { href: run.url ?? runAddress(run.id), title: `${run.name} (${run.id})` }, run.label),
       run.pinned ? h("span.quiet", { title: "The history limits do not delete this run" }, " · pinned") : "");
     if (column.id === "state") return h("td", { title: run.cause }, badge(run.state));
     if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag",

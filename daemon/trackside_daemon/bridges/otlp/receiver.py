@@ -1,0 +1,277 @@
+"""Receive metrics over OTLP: gauges and sums become families as a text file would have them.
+
+The messages are those of https://github.com/open-telemetry/opentelemetry-proto, collector/metrics/v1/metrics_service.proto, as
+protobuf or JSON. Names get the characters that Prometheus allows, and sums that only grow end in ``_total``.
+"""
+
+import logging
+import re
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from math import isfinite
+from typing import NamedTuple
+
+import msgspec
+
+from trackside.log_once import LogOnce
+from trackside_daemon.bridges import protobuf
+from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.foreign import SERIES, ForeignFamilies, ForeignFamily, Labels
+from trackside_daemon.model.metric import Kind, Metric, Sample
+
+KEPT_SECONDS = 300.0  # for which a series is served after its last point, as Prometheus looks back
+EXPIRE_SECONDS = 10.0  # between two searches for series that have none any more
+LABELS = 64  # most labels of a point
+LONGEST = 1024  # characters of a name, a label's value or a help text
+
+_DELTA = 1  # AGGREGATION_TEMPORALITY_DELTA
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_:]")
+_NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
+
+log = logging.getLogger("trackside")
+
+
+class OtlpPoint(NamedTuple):
+    """A point of a gauge or of a sum; *time* is in nanoseconds."""
+
+    name: str
+    help: str
+    kind: Kind
+    is_delta: bool
+    labels: Labels
+    time: int
+    value: float
+
+
+class _Value(msgspec.Struct, rename="camel"):
+    string_value: str | None = None
+    bool_value: bool | None = None
+    int_value: int | str | None = None
+    double_value: float | str | None = None
+
+    @property
+    def text(self) -> str:
+        if self.bool_value is not None:
+            return str(self.bool_value).lower()
+        values = (self.string_value, self.int_value, self.double_value)
+        return next((str(value) for value in values if value is not None), "")
+
+
+class _Attribute(msgspec.Struct):
+    key: str
+    value: _Value = msgspec.field(default_factory=_Value)
+
+
+class _Number(msgspec.Struct, rename="camel"):
+    attributes: list[_Attribute] = []
+    time_unix_nano: int | str = 0
+    as_double: float | str | None = None
+    as_int: int | str | None = None
+    flags: int = 0
+
+
+class _Data(msgspec.Struct, rename="camel"):
+    data_points: list[_Number] = []
+    aggregation_temporality: int | str = 0
+    is_monotonic: bool = False
+
+
+class _Metric(msgspec.Struct):
+    name: str
+    description: str = ""
+    gauge: _Data | None = None
+    sum: _Data | None = None
+
+
+class _Scope(msgspec.Struct):
+    metrics: list[_Metric] = []
+
+
+class _Resource(msgspec.Struct):
+    attributes: list[_Attribute] = []
+
+
+class _OfResource(msgspec.Struct, rename="camel"):
+    resource: _Resource = msgspec.field(default_factory=_Resource)
+    scope_metrics: list[_Scope] = []
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    resource_metrics: list[_OfResource] = []
+
+
+def decode(body: bytes, *, is_json: bool) -> list[OtlpPoint]:
+    """Return the points of a request; histograms and summaries are left out.
+
+    Raises:
+        ValueError: It is no such request.
+    """
+    request = msgspec.json.decode(body, type=_Request) if is_json else _from_protobuf(body)
+    return [
+        point
+        for of_resource in request.resource_metrics
+        for scope in of_resource.scope_metrics
+        for metric in scope.metrics
+        for point in _points(metric, of_resource.resource.attributes)
+    ]
+
+
+def _points(metric: _Metric, about: list[_Attribute]) -> Iterator[OtlpPoint]:
+    name = _NO_NAME.sub("_", metric.name[:LONGEST])
+    name = f"_{name}" if name[:1].isdecimal() else name
+    data = metric.gauge or metric.sum
+    if data is None or not name:
+        return
+    grows = metric.gauge is None and data.is_monotonic
+    delta = metric.gauge is None and data.aggregation_temporality in {_DELTA, "AGGREGATION_TEMPORALITY_DELTA"}
+    kind: Kind = "counter" if grows else "gauge"
+    name = f"{name.removesuffix('_total')}_total" if grows else name
+    for one in data.data_points:
+        given = one.as_double if one.as_double is not None else one.as_int
+        if given is None or one.flags & 1 or len(about) + len(one.attributes) > LABELS:  # it says that it has no value
+            continue
+        pairs = {_label(attribute.key): attribute.value.text[:LONGEST] for attribute in (*about, *one.attributes)}
+        labels = tuple(sorted((label, value) for label, value in pairs.items() if value))
+        yield OtlpPoint(name, metric.description[:LONGEST], kind, delta, labels, int(one.time_unix_nano), float(given))
+
+
+def _label(key: str) -> str:
+    name = _NO_LABEL.sub("_", key[:LONGEST]) or "_"
+    return f"key_{name}" if name[0].isdecimal() or name.startswith("__") else name
+
+
+def _from_protobuf(body: bytes) -> _Request:
+    return _Request(
+        [
+            _OfResource(
+                _Resource(_attributes(protobuf.message(part, 1), 1)),
+                [_Scope([_metric(one) for one in protobuf.messages(scope, 2)]) for scope in protobuf.messages(part, 2)],
+            )
+            for part in protobuf.messages(body, 1)
+        ]
+    )
+
+
+def _metric(data: bytes) -> _Metric:
+    found = {number: _data(part) for number in (5, 7) for part in protobuf.messages(data, number)}
+    return _Metric(protobuf.text(data, 1), protobuf.text(data, 2), found.get(5), found.get(7))
+
+
+def _data(data: bytes) -> _Data:
+    points = [_number(point) for point in protobuf.messages(data, 1)]
+    return _Data(points, protobuf.integer(data, 2), bool(protobuf.integer(data, 3)))
+
+
+def _number(data: bytes) -> _Number:
+    found = _Number(_attributes(data, 7))
+    for number, kind, begin, _ in protobuf.fields(data):
+        if kind == protobuf.FIXED64 and number in {3, 6}:
+            (value,) = struct.unpack_from("<Q" if number == 3 else "<q", data, begin)
+            setattr(found, "time_unix_nano" if number == 3 else "as_int", value)
+        elif kind == protobuf.FIXED64 and number == 4:
+            found.as_double = protobuf.double(data, begin)
+        elif kind == protobuf.VARINT and number == 8:
+            found.flags = protobuf.varint(data, begin)[0]
+    return found
+
+
+def _attributes(data: bytes, field: int) -> list[_Attribute]:
+    return [
+        _Attribute(protobuf.text(pair, 1), _value(protobuf.message(pair, 2))) for pair in protobuf.messages(data, field)
+    ]
+
+
+def _value(data: bytes) -> _Value:
+    found = _Value()
+    for number, kind, begin, end in protobuf.fields(data):
+        if number == 1 and kind == protobuf.BYTES:
+            found.string_value = data[begin:end].decode("utf-8", "replace")
+        elif number in {2, 3} and kind == protobuf.VARINT:
+            value = protobuf.signed(protobuf.varint(data, begin)[0])
+            setattr(found, "int_value" if number == 3 else "bool_value", value if number == 3 else bool(value))
+        elif number == 4 and kind == protobuf.FIXED64:
+            found.double_value = protobuf.double(data, begin)
+    return found
+
+
+class _Series:
+    __slots__ = ("seen", "time", "value")
+
+    def __init__(self) -> None:
+        self.value, self.time, self.seen = 0.0, -1, 0.0
+
+
+class OtlpCollector:
+    """The newest point of each series that was received; any thread may bring points.
+
+    Args:
+        families: The names of others' families.
+        clock: Seconds of the monotonic clock.
+    """
+
+    name = "otlp"
+    metrics: tuple[Metric, ...] = ()
+
+    def __init__(self, families: ForeignFamilies, clock: Callable[[], float] = time.monotonic) -> None:
+        self._families = families
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._series: dict[tuple[str, Labels], _Series] = {}
+        self._about: dict[str, tuple[Kind, str]] = {}
+        self._once = LogOnce(most=100)
+        self._samples: list[Sample] = []
+        self._due = 0.0
+        self.left_out = ""
+
+    def accept(self, points: list[OtlpPoint]) -> int:
+        """Keep the points of a request, and return how many had no room or another type than before."""
+        refused = 0
+        with self._lock:
+            self._due = 0.0
+            for point in points:
+                kind, _ = self._about.setdefault(point.name, (point.kind, point.help))
+                key = point.name, point.labels
+                one = self._series.get(key)
+                if kind != point.kind or (one is None and len(self._series) >= SERIES):
+                    refused += 1
+                    continue
+                if one is None:
+                    one = self._series[key] = _Series()
+                one.seen = self._clock()
+                if point.time > one.time or not point.time:  # else it was sent again
+                    one.value = one.value + point.value if point.is_delta and isfinite(point.value) else point.value
+                    one.time = point.time
+        return refused
+
+    def collect(self) -> list[Sample]:
+        """Return the newest value of each series.
+
+        Raises:
+            NothingToCollect: Nothing was received lately.
+        """
+        now = self._clock()
+        with self._lock:
+            if now >= self._due:
+                self._due = now + EXPIRE_SECONDS
+                self._merge(now - KEPT_SECONDS)
+        if not self._samples:
+            raise NothingToCollect("nothing was received at otlp.endpoint in the last 5 minutes")
+        return self._samples
+
+    def _merge(self, oldest: float) -> None:
+        """Forget series without a point since *oldest*, and make the samples of the others."""
+        self._series = {key: one for key, one in self._series.items() if one.seen >= oldest}
+        names = {name for name, _ in self._series}
+        self._about = {name: about for name, about in self._about.items() if name in names}
+        parts: dict[str, dict[str, ForeignFamily]] = {}
+        for (name, labels), one in self._series.items():
+            kind, text = self._about[name]
+            part = parts.setdefault(name, {name: ForeignFamily(kind, text or "Received over OTLP.", {}, kind)})
+            part[name].series[labels] = one.value
+        self._samples, wrong = self._families.merge(self.name, parts.items())
+        for name, why in wrong.items():
+            if self._once.first(name, why):
+                log.warning("collector otlp: left out: %s", why)
+        self.left_out = "; ".join([*wrong.values()][:3])

@@ -1,0 +1,155 @@
+"""Read the live runs of all machines from a server that answers Prometheus' queries: Prometheus, Mimir, Thanos, VictoriaMetrics."""
+
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+from urllib.parse import urlencode
+
+import msgspec
+
+from trackside_daemon.http_client import http_request
+from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.model.families import training as f
+from trackside_daemon.model.metric import json_number
+from trackside_daemon.model.records import ENDS
+
+ANSWER_BYTES = 64 * 2**20
+RUNS = 10_000  # most runs of an answer
+OF_RUN = "instance, run"
+# Where the loss of a run is; rank 0 is on one of its machines, and the others have some higher rank as their lowest.
+_LOSSES = ((f.KNOWN["loss"].name, ""), *((f.VALUE.name, f'key="{key}"') for key in ("train/loss", "train_loss")))
+
+Labels: TypeAlias = dict[str, str]
+Key = tuple[str, str]
+"""Instance and name of a run."""
+
+
+class _Sample(msgspec.Struct):
+    metric: Labels
+    value: tuple[float, str]
+
+
+class _Vector(msgspec.Struct, rename="camel"):
+    result: list[_Sample] = []
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: _Vector = msgspec.field(default_factory=_Vector)
+    error: str = ""
+
+
+QUERIES = {
+    "info": f.RUN_INFO.name,
+    "state": f"{f.STATE.name} == 1",
+    "step": f"max by ({OF_RUN}) ({f.STEP.name})",
+    "started": f"min by ({OF_RUN}) ({f.STARTED.name})",
+    "ended": f"max by ({OF_RUN}) ({f.ENDED_AT.name})",
+    **{
+        f"loss{number}": f'{name}{{rank="0",{key}}} or on ({OF_RUN}) {name}{{{key}}}'
+        for number, (name, key) in enumerate(_LOSSES)
+    },
+}
+
+
+def live_runs(
+    url: str, headers: Mapping[str, str], context: ssl.SSLContext, page: Callable[[Labels], str]
+) -> list[dict[str, Any]]:
+    """Return the runs that a server knows now, newest first, one row for each run on all its machines.
+
+    Args:
+        url: Address of the server, to which ``/api/v1/query`` is appended.
+        headers: Headers of the requests.
+        context: Trusted certificates.
+        page: Returns the address of a run's page, by the labels of its info.
+
+    Raises:
+        SendError: The server does not answer, or not with what was asked for.
+    """
+
+    def ask(query: str) -> list[_Sample]:
+        address = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
+        body = http_request.request("GET", address, None, headers, context, longest=ANSWER_BYTES)
+        try:
+            answer = msgspec.json.decode(body, type=_Answer)
+        except msgspec.MsgspecError as error:
+            raise SendError(f"its answer to {query} is none of Prometheus: {error}", "later") from None
+        if answer.status != "success":
+            raise SendError(f"it refuses {query}: {answer.error}", "later")
+        return answer.data.result
+
+    with ThreadPoolExecutor(len(QUERIES), "trackside-fleet") as threads:
+        found = dict(zip(QUERIES, threads.map(ask, QUERIES.values()), strict=True))
+    losses: dict[Key, tuple[int, float]] = {}
+    for number in range(len(_LOSSES)):
+        of_family = {_key(one): one for one in sorted(found[f"loss{number}"], key=_rank, reverse=True)}
+        for key, one in of_family.items():
+            losses.setdefault(key, (_rank(one), float(one.value[1])))
+    values: dict[str, dict[Key, Any]] = {
+        **{name: {_key(one): float(one.value[1]) for one in found[name]} for name in ("step", "started", "ended")},
+        "state": {_key(one): one.metric.get("state", "") for one in found["state"]},
+        "loss": losses,
+    }
+    rows = (
+        _row(one.metric, {name: known.get(_key(one)) for name, known in values.items()}, page)
+        for one in found["info"][:RUNS]
+    )
+    return sorted(_merged(rows), key=lambda row: -row["started"])
+
+
+def _key(one: _Sample) -> Key:
+    return one.metric.get("instance", ""), one.metric.get("run", "")
+
+
+def _rank(one: _Sample) -> int:
+    rank = one.metric.get("rank", "")
+    return int(rank) if rank.isdecimal() else 0
+
+
+def _row(info: Labels, values: Mapping[str, Any], page: Callable[[Labels], str]) -> dict[str, Any]:
+    """Return a run on one machine, as the list of runs has it."""
+    state, step = values["state"] or "", values["step"]
+    rank, loss = values["loss"] or (1 << 30, None)
+    return {
+        "id": info.get("run_id", ""),
+        "name": info.get("run", ""),
+        "state": state,
+        "cause": "",
+        "attempt": int(info["attempt"]) if info.get("attempt", "").isdecimal() else 1,
+        "started": values["started"] or 0.0,
+        "ended": values["ended"] if state in ENDS else None,
+        "step": None if step is None else int(step),
+        "loss": None if loss is None else json_number(loss),
+        "rank": rank,
+        "host": info.get("host", ""),
+        "user": info.get("user", ""),
+        "tags": [],
+        "summary": {},
+        "config": {},
+        "notes": "",
+        "pinned": False,
+        "url": page(info),
+    }
+
+
+def _merged(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row for each run: of its newest attempt, with the facts of the machine that has the lowest rank."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        known = found.get(row["id"])
+        if known is None or known["attempt"] < row["attempt"]:
+            found[row["id"]] = row
+        elif known["attempt"] == row["attempt"]:
+            first, other = sorted((known, row), key=lambda one: (one["rank"], one["host"]))
+            steps = [one["step"] for one in (first, other) if one["step"] is not None]
+            hosts = ", ".join(dict.fromkeys(filter(None, (*first["host"].split(", "), other["host"]))))
+            merged = {
+                "step": max(steps, default=None),
+                "host": hosts,
+                "started": min(first["started"], other["started"]),
+            }
+            found[row["id"]] = {**first, **merged}
+    for row in found.values():
+        del row["rank"]
+    return [*found.values()]

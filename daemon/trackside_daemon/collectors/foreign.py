@@ -1,0 +1,95 @@
+"""Families of other programs: merged from several parts, such as files, and checked as node_exporter checks them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from trackside_daemon.model.metric import ForeignMetric, Kind, Sample
+
+SERIES = 20_000  # most series of all parts
+# Names of the page that are the daemon's own.
+RESERVED = ("trackside_", "process_", "python_")
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class ForeignFamily:
+    """A family of one part.
+
+    Attributes:
+        kind: ``counter``, ``gauge`` or ``unknown``: a histogram's and a summary's series are families of their own.
+        help: Its help text; None without one.
+        series: The values by the pairs of label and value, sorted.
+        declared: Its type as it was written.
+    """
+
+    kind: Kind = "unknown"
+    help: str | None = None
+    series: dict[Labels, float] = field(default_factory=dict)
+    declared: str = "untyped"
+
+
+Part = Mapping[str, ForeignFamily]
+
+
+@lru_cache(maxsize=4096)
+def _metric(name: str, kind: Kind, text: str, labels: tuple[str, ...]) -> ForeignMetric:
+    """Return one object for each family, since the state knows a family by its identity."""
+    return ForeignMetric(name, kind, text, labels)
+
+
+class ForeignFamilies:
+    """The names of all families of others, each of which one collector has at a time."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, str] = {}
+
+    def merge(self, owner: str, parts: Iterable[tuple[str, Part]]) -> tuple[list[Sample], dict[str, str]]:
+        """Return the samples of a collector's parts, and what is wrong, by part; only another help text costs nothing.
+
+        As in node_exporter, a label that some series of a family lack is empty there.
+        """
+        self._owners = {name: one for name, one in self._owners.items() if one != owner}
+        merged: dict[str, ForeignFamily] = {}
+        sources: dict[str, list[str]] = {}
+        wrong: dict[str, str] = {}
+        count = 0
+        for part, families in parts:
+            count += sum(len(family.series) for family in families.values())
+            problem = self._problem(families, merged)
+            if problem or count > SERIES:
+                wrong[part] = problem or f"with it, there are more than {SERIES:,} series"
+                continue
+            for name, family in families.items():
+                known = merged.setdefault(name, ForeignFamily(family.kind, family.help, {}, family.declared))
+                if known.help is None:
+                    known.help = family.help
+                elif family.help is not None and family.help != known.help:
+                    wrong[part] = f"{name} has another help text in {', '.join(sources[name])}"
+                known.series |= family.series
+                sources.setdefault(name, []).append(part)
+        self._owners |= dict.fromkeys(merged, owner)
+        found = []
+        for name, family in merged.items():
+            labels = tuple(sorted({label for pairs in family.series for label, _ in pairs}))
+            text = family.help if family.help is not None else f"Metric read from {', '.join(sources[name])}"
+            metric = _metric(name, family.kind, text, labels)
+            for pairs, value in family.series.items():
+                values = dict(pairs)
+                found.append(Sample(metric, tuple([values.get(label, "") for label in labels]), value))
+        return found, wrong
+
+    def _problem(self, families: Part, merged: Part) -> str:
+        """Return why a part cannot be served beside the others; empty if it can."""
+        for name, family in families.items():
+            if name.startswith(RESERVED):
+                return f"{name} is a name of the daemon itself"
+            if name in self._owners:
+                return f"{name} comes from the collector {self._owners[name]} already"
+            if known := merged.get(name):
+                if known.declared != family.declared:
+                    return f"{name} is a {family.declared}, and elsewhere a {known.declared}"
+                if known.series.keys() & family.series.keys():
+                    return f"{name} has a series that another file has"
+        return ""

@@ -1,0 +1,136 @@
+"""Gauges and sums over OTLP arrive as JSON and protobuf; hostile requests are bounded and refused."""
+
+from __future__ import annotations
+
+import gzip
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from trackside_daemon.bridges.otlp import receiver
+from trackside_daemon.bridges.otlp.receiver import KEPT_SECONDS, OtlpCollector, decode
+from trackside_daemon.collectors.base import NothingToCollect
+from trackside_daemon.collectors.foreign import ForeignFamilies
+from trackside_daemon.web import otlp
+from trackside_daemon.web.http.address import AddressError
+from trackside_daemon.web.otlp import OtlpReceiver, otlp_server
+from trackside_daemon.web.settings import OtlpInSection
+
+MessageToJson: Any = pytest.importorskip("google.protobuf.json_format").MessageToJson
+JSON, PROTOBUF = "application/json", "application/x-protobuf"
+
+
+def request() -> ExportMetricsServiceRequest:
+    found = ExportMetricsServiceRequest()
+    resource = found.resource_metrics.add()
+    resource.resource.attributes.add(key="host.name").value.string_value = "node7"
+    scope = resource.scope_metrics.add()
+    gauge = scope.metrics.add(name="nccl_bus_bandwidth_gbs", description="Bus bandwidth").gauge
+    point = gauge.data_points.add(as_double=41.5, time_unix_nano=5)
+    point.attributes.add(key="gpu").value.int_value = 3
+    point.attributes.add(key="ok").value.bool_value = True
+    sums = scope.metrics.add(name="http.requests").sum
+    sums.is_monotonic, sums.aggregation_temporality = True, 2
+    sums.data_points.add(as_int=-7, time_unix_nano=5)
+    scope.metrics.add(name="latency").histogram.data_points.add(count=3)
+    return found
+
+
+class Receiver:
+    """A receiver with a client, and the time that the collector sees."""
+
+    def __init__(self, authorization: str = "") -> None:
+        self.now = 0.0
+        self.collector = OtlpCollector(ForeignFamilies(), lambda: self.now)
+        answer = OtlpReceiver(self.collector, authorization)
+        self.client = TestClient(Starlette(routes=[Route("/v1/metrics", answer.receive, methods=["POST"])]))
+
+    def post(self, body: bytes | str, kind: str = JSON, **headers: str) -> Any:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.post("/v1/metrics", content=body, headers={"Content-Type": kind, **names})
+
+    def series(self) -> dict[str, tuple[dict[str, str], float]]:
+        return {
+            sample.metric.name: (dict(zip(sample.metric.labels, sample.labels, strict=True)), sample.value)
+            for sample in self.collector.collect()
+            if isinstance(sample.value, float)
+        }
+
+
+@pytest.mark.parametrize("kind", [JSON, PROTOBUF])
+def test_gauges_and_sums_become_families(kind: str) -> None:
+    body = MessageToJson(request()) if kind == JSON else request().SerializeToString()
+    at = Receiver()
+    assert at.post(body, kind).status_code == 200
+    assert at.series() == {
+        "nccl_bus_bandwidth_gbs": ({"gpu": "3", "host_name": "node7", "ok": "true"}, 41.5),
+        "http_requests_total": ({"host_name": "node7"}, -7.0),
+    }
+    assert at.post(
+        gzip.compress(body if isinstance(body, bytes) else body.encode()), kind, Content_Encoding="gzip"
+    ).is_success
+
+
+def test_differences_are_added_once_and_a_series_ends_five_minutes_after_its_last_point() -> None:
+    def body(time: int, value: float) -> str:
+        point = f'{{"dataPoints": [{{"timeUnixNano": "{time}", "asDouble": {value}}}], "aggregationTemporality": 1, "isMonotonic": true}}'
+        return f'{{"resourceMetrics": [{{"scopeMetrics": [{{"metrics": [{{"name": "m", "sum": {point}}}]}}]}}]}}'
+
+    at = Receiver()
+    for time, value in ((1, 2.0), (2, 3.0), (2, 3.0)):  # the last is sent again
+        at.post(body(time, value))
+    assert at.series() == {"m_total": ({}, 5.0)}
+    at.now = KEPT_SECONDS + 1
+    with pytest.raises(NothingToCollect):
+        at.collector.collect()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "headers", "status"),
+    [
+        (b"{}", "text/plain", {}, 415),
+        (b"{}", JSON, {"Origin": "http://evil.example"}, 403),
+        (b"[" * 100_000, JSON, {}, 400),
+        (b'{"resourceMetrics": 3}', JSON, {}, 400),
+        (b"\xff" * 100, PROTOBUF, {}, 400),
+        (b"x" * 5000, JSON, {}, 413),
+        (gzip.compress(b" " * 5000), JSON, {"Content-Encoding": "gzip"}, 413),
+        (b"no gzip", JSON, {"Content-Encoding": "gzip"}, 400),
+        (b"{}", JSON, {"Content-Encoding": "br"}, 400),
+    ],
+)
+def test_a_hostile_request_is_refused(
+    body: bytes, kind: str, headers: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "BODY_BYTES", 200_000 if body.startswith(b"[") else 4000)
+    answer = Receiver().client.post("/v1/metrics", content=body, headers={"Content-Type": kind, **headers})
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+
+
+def test_series_beyond_the_limit_are_refused_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "SERIES", 1)
+    at = Receiver()
+    assert at.post(request().SerializeToString(), PROTOBUF).content == b"\n\x02\x08\x01"
+    assert at.post(MessageToJson(request())).json() == {"partialSuccess": {"rejectedDataPoints": "1"}}
+    assert len(at.series()) == 1
+
+
+def test_a_token_is_needed_where_one_is_set_and_on_every_address_but_loopback() -> None:
+    at = Receiver("Bearer secret")
+    assert at.post("{}").status_code == 401
+    assert at.post("{}", Authorization="Bearer secret").status_code == 200
+    with pytest.raises(AddressError, match=r"otlp\.token-file"):
+        otlp_server(OtlpInSection(endpoint="0.0.0.0:0"), at.collector)
+
+
+@given(st.binary(max_size=80), st.booleans())
+def test_no_bytes_break_the_decoder(body: bytes, is_json: bool) -> None:
+    with suppress(ValueError):
+        decode(body, is_json=is_json)
