@@ -218,6 +218,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "import_run": {"run": "imported-1", "samples": 12000, "notes": []},
     "pause_gpu": {"released": True, "paused_until": 1700000600.0, "holders": []},
     "resume_gpu": {"resumed": True},
+    "get_fleet": {"runs": [{"id": "gpt-small", "state": "running", "hosts": ["node-1"]}], "problems": []},
     "get_processes": {
         "processes": [
             {
@@ -545,7 +546,7 @@ def _operation(
     asked, answer = examples.get(f"{method} {path}", (path, None))
     asked = re.sub(r"{(\w+)}", lambda place: PLACES[place[1]], asked)
     answer = EXAMPLES.get(name, answer)
-    if answer is None and answers.get(name) in {"Alert", "Capture"}:
+    if answer is None and answers.get(name) in ("Alert", "Capture"):
         answer = examples[{"Alert": "GET /alerts/{number}", "Capture": "GET /captures/{capture}"}[answers[name]]][1]
     data = f" -d '{body['description']}'" if body and body["description"].startswith("{") else ""
     words = "" if method == "GET" else f" -X {method}"
