@@ -289,7 +289,7 @@ def test_a_sweep_of_a_user_that_raises_is_a_mail_to_that_user(tmp_path: Path) ->
 
 
 def test_alerts_of_the_daemons_go_to_the_platform() -> None:
-    """Alerts about nodes that are gone, a driver that hangs, and runs have other receivers."""
+    """Check all but alerts of nodes that are gone, of a driver that hangs and of runs, which have other receivers."""
     others = {"SidecarDown", "SidecarsDown", "NvmlStuck", "RunVanished", "RunRestarting", "NodeDrained", "Watchdog"}
     names = {name.removeprefix("Trackside") for name in NAMES} - others
     for name in names:

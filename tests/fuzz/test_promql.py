@@ -140,10 +140,11 @@ def check_rules(given_rules: list[dict[str, Any]], off: list[str], job: str, com
         for rule in custom.rules(section.rules, catalogue()):
             expr = rule.promql("Trackside")
             assert tree(format_promql(expr)) == tree(expr)
+        usual = {group["name"]: group["rules"] for group in unchanged()}
         found = [
             {**group, "rules": changed}
-            for group, usual in zip(groups(section, catalogue(), RuleFileOptions(job=job)), unchanged(), strict=True)
-            if (changed := [rule for rule in group["rules"] if rule not in usual["rules"]][-JUDGED:])
+            for group in groups(section, catalogue(), RuleFileOptions(job=job))
+            if (changed := [rule for rule in group["rules"] if rule not in usual.get(group["name"], ())][-JUDGED:])
         ]
     except ValidationError:  # the configuration's, which makes a line of it
         return
