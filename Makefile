@@ -21,7 +21,7 @@ QUICK = --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench gpu gpu-wheels check javascript format docs lock clean
+.PHONY: help demo test soak bench gpu gpu-wheels check javascript format docs deb lock clean
 
 help:
 	@printf '%s\n' \
@@ -34,6 +34,7 @@ help:
 	  'make format      format the code' \
 	  'make check       check lint, types and import contracts, in seconds; make javascript checks the dashboard alone' \
 	  'make lock        pin the versions and hashes of what the image, the release and CI install' \
+	  'make deb         make a Debian package of the daemon with its systemd unit, in dist' \
 	  'make docs        build the documentation site in build/site, and check its links'
 
 demo: $(VENV)/.demo
@@ -128,6 +129,12 @@ $(JAVASCRIPT)/node_modules/.installed: $(VENV)/.dev $(JAVASCRIPT)/package-lock.j
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format
+
+# DEB_PIP: options for pip, such as --no-index --find-links=wheels without a network.
+deb: $(VENV)/.dev
+	$(SAY) 'a Debian package for the Python of this system'
+	@mkdir -p dist && $(BIN)/python -m pip wheel $(QUICK) --no-deps --wheel-dir dist .
+	@PIP="$(BIN)/python -m pip" sh deploy/deb/build.sh dist/trackside-*.whl dist $(DEB_PIP)
 
 # The pages keep their places, so that the links between them work in a clone and on the site.
 PAGES := README.md CHANGELOG.md SECURITY.md LICENSE .github/CONTRIBUTING.md docs deploy examples bench/README.md grafana/dashboards tests/public

@@ -21,6 +21,7 @@ from trackside_daemon.cli.main import load
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
+from trackside_daemon.collectors.gpu.pod_owners import PodOwnersCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
 from trackside_daemon.collectors.host.host import (
@@ -160,8 +161,8 @@ made or replaced, and `trackside doctor` names them.
 HTTP_API = """# HTTP API
 
 The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, `Authorization: Bearer TOKEN`, or the
-credentials of the [web configuration](web.md). The daemon writes the token next to its push socket, in `push.token`, and keeps it over restarts.
-`trackside token` prints it:
+credentials of the [web configuration](web.md). `trackside token` prints the token, and `trackside token --role read` one that can only
+read. The [role](web.md#roles) of each endpoint stands beside it. A token lasts over restarts, until `trackside token --rotate`.
 
 ```sh
 curl -H "Authorization: Bearer $(trackside token)" http://127.0.0.1:21790/api/v1/processes
@@ -292,13 +293,20 @@ def sections() -> dict[str, list[Metric]]:
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),
         **{one.name: list(one.metrics) for one in HOST},
+        "kubelet": list(PodOwnersCollector.metrics),
         "ray": list(ray.FAMILIES),
         "textfile": [foreign.TEXTFILE_MTIME, foreign.TEXTFILE_ERROR],
         "sampler": _starting(daemon, "trackside_collector"),
         "ingest": [*_starting(daemon, "trackside_ingest"), training.SERIES_REJECTED],
         "pipeline": _starting(daemon, "trackside_pipeline"),
         "history": _starting(daemon, "trackside_history"),
-        "trackside": [daemon.BUILD_INFO, daemon.RELOADED, daemon.RELOADED_AT],
+        "trackside": [
+            daemon.BUILD_INFO,
+            daemon.RELOADED,
+            daemon.RELOADED_AT,
+            daemon.CONFIG_HASH,
+            daemon.CERTIFICATE_END,
+        ],
     }
 
 
@@ -342,8 +350,7 @@ def commands_page() -> str:
     """Return the text of docs/commands.md, made from the commands' own help."""
     parts = [COMMANDS_PAGE, *_shared()]
     for group, commands in COMMANDS.items():
-        parts.append(f"\n## {group}\n\n| command | |\n|---|---|\n")
-        parts += [f"| [`{name}`](#{name}) | {one.summary} |\n" for name, one in commands.items()]
+        parts.append(f"\n## {group}\n\n{', '.join(f'[`{name}`](#{name})' for name in commands)}.\n")
         parts += [_command(name, load(name), 3) for name in commands]
     return "".join(parts)
 
@@ -522,7 +529,7 @@ def http_api_page() -> str:
 def _operation(
     method: str, path: str, operation: Mapping[str, Any], answers: Mapping[str, Any], examples: Mapping[str, Any]
 ) -> Iterator[str]:
-    yield f"\n### {method} {path}\n\n{operation['summary']}\n"
+    yield f"\n### {method} {path}\n\n{operation['summary']} Role: `{operation['x-role']}`.\n"
     if description := operation.get("description"):
         yield f"\n{description}\n"
     if parameters := operation["parameters"]:

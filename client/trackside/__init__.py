@@ -44,7 +44,9 @@ _HOMES = {
     "Run": "trackside.run",
     "open": "trackside.history",
     "resume_path": "trackside.environment.restart",
-    **dict.fromkeys(("History", "Media", "RunHistory", "Series"), "trackside_daemon.questions.opened"),
+    "History": "trackside_daemon.questions.opened",
+    "RunHistory": "trackside_daemon.questions.opened_run",
+    **dict.fromkeys(("Media", "Series"), "trackside_daemon.questions.opened_series"),
     **dict.fromkeys(("UnknownKeyError", "UnknownRunError"), "trackside_daemon.history.read.reader"),
     "HistoryError": "trackside_daemon.history.directory",
 }
@@ -87,9 +89,9 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.reader import UnknownKeyError as UnknownKeyError
     from trackside_daemon.history.read.reader import UnknownRunError as UnknownRunError
     from trackside_daemon.questions.opened import History as History
-    from trackside_daemon.questions.opened import Media as Media
-    from trackside_daemon.questions.opened import RunHistory as RunHistory
-    from trackside_daemon.questions.opened import Series as Series
+    from trackside_daemon.questions.opened_run import RunHistory as RunHistory
+    from trackside_daemon.questions.opened_series import Media as Media
+    from trackside_daemon.questions.opened_series import Series as Series
 
     __version__: str
 else:

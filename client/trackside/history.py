@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, overload
 if TYPE_CHECKING:
     import os
 
-    from trackside_daemon.questions.opened import History, RunHistory
+    from trackside_daemon.questions.opened import History
+    from trackside_daemon.questions.opened_run import RunHistory
 
 
 @overload

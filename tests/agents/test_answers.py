@@ -43,6 +43,22 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> FileSource:
         )
         for run in ("base", "later"):
             made.put([opened(run, name="gpt"), column(run, ["loss"], 300), finished(run, after=300.0)])
+        died = f"rank 1 of run gpt, at step 5, died: {HOSTILE}"
+        made.put(
+            [
+                Alert(
+                    "TrainingProcessDied",
+                    "critical",
+                    BEGIN + 5,
+                    "later",
+                    {"rank": "1"},
+                    died,
+                    "",
+                    None,
+                    {"cause": HOSTILE},
+                )
+            ]
+        )
         made.put([ingested("later", [(300, round((BEGIN + 300) * 1e6), {"loss": math.nan})], number=2)])
         made.wait_until_packed()
     return FileSource(path, pytest.fail)
@@ -85,6 +101,14 @@ def test_every_answer_about_a_large_run_is_short_and_no_text_of_it_leaves_its_ma
         assert all("Ignore" not in outside and "layers/" not in outside for _, _, outside in inside)
         assert "Ignore" not in text.partition(OPEN)[0]
         assert text.count(OPEN) == text.count(CLOSE) > 0
+
+
+def test_what_ended_a_rank_is_marked_in_the_sentence_about_it(source: FileSource) -> None:
+    found, _ = answered(source, "alerts", run="later")
+    (alert,) = found["alerts"]
+    inside = unmark(mark(HOSTILE)).strip()
+    assert " ".join(alert["summary"].split()) == f"rank 1 of run {mark('gpt')}, at step 5, died: {mark(inside)}"
+    assert OPEN not in alert["advice"]
 
 
 def test_a_list_that_is_too_long_reports_how_much_is_left_out(source: FileSource) -> None:

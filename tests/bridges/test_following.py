@@ -14,9 +14,9 @@ from bridges.wandb_logs import fragment, row
 import trackside
 from trackside.totals.session_totals import Deferred
 from trackside_daemon.bridges.following import Follower
-from trackside_daemon.bridges.protobuf import VARINT
 from trackside_daemon.bridges.tensorboard.mirror import encoded_record
 from trackside_daemon.bridges.wandb.log_run import MAGIC
+from trackside_daemon.http_client.protobuf import VARINT
 
 FILES = Path(__file__).parent / "files"
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from processes import eventually
 
 from trackside.packing import encoded_varint
-from trackside_daemon.bridges.protobuf import fields
 from trackside_daemon.bridges.wandb.log_run import BLOCK_BYTES, MAGIC, LogFile
 from trackside_daemon.history.files.left_out import LeftOut
+from trackside_daemon.http_client.protobuf import fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -128,7 +128,7 @@ def test_a_disk_without_room_is_reported_before_anything_is_recorded(
     ended = harness.wait(harness.captures.begin(REQUEST).id)
     assert ended.reason.startswith(f"{tmp_path / FILES} has ")
     assert ended.reason.endswith(
-        " of free room, and a capture of kind profile needs 1,024 PiB; free some, or set storage.path to another disk"
+        " of free room, and a capture of kind profile needs 1,024 PiB with storage.min-free; free some, or set storage.path to another disk"
     )
     assert not harness.recorder.began.is_set()
     monkeypatch.undo()

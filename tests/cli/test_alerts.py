@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
 import time
@@ -164,8 +165,8 @@ def test_a_test_alert_fires_on_the_page_and_in_the_history(troubled: Daemon) -> 
     assert (kept["name"], kept["severity"]) == ("net-1", "critical")
     subject = kept["labels"]["test"]
     assert troubled.series()[
-        'trackside_alert_firing{alert="TestAlert",gpu="",key="",rank="",run="net-1",severity="critical",'
-        f'subject="{subject}",uuid=""}}'
+        'trackside_alert_firing{alert="TestAlert",gpu="",k8s_namespace="",key="",partition="",rank="",run="net-1",'
+        f'severity="critical",subject="{subject}",tags="",user="{getpass.getuser()}",uuid=""}}'
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -55,10 +56,12 @@ def user(pod: Mapping[str, Any], container: Mapping[str, Any]) -> User:
 
 def variables(container: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a container; *fields* are the fields of the Pod that it refers to."""
-    return {
-        one["name"]: one.get("value") or fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
-        for one in container.get("env", ())
-    }
+    found: dict[str, str] = {}
+    for one in container.get("env", ()):
+        text = one.get("value") or fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
+        # As the kubelet does: $(NAME) is a variable that stands before this one.
+        found[one["name"]] = re.sub(r"\$\((\w+)\)", lambda named: found.get(named[1], named[0]), text)
+    return found
 
 
 def mounts(container: Mapping[str, Any], volumes: Mapping[str, Path]) -> dict[str, tuple[Path, bool]]:

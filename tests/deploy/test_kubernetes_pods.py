@@ -32,7 +32,7 @@ for step in range(1, 10**6):
     trackside.push(step=step, loss=1 / step)
     time.sleep(0.05)
 """
-STEPS = 'trackside_training_steps_total{rank="0",run="gpt-small"}'
+STEPS = 'trackside_training_steps_total{rank="0",run="research.gpt-small"}'
 
 
 def made(directory: Path, kind: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def test_a_daemon_that_sees_the_node_reports_the_pod_of_a_rank_and_its_end(
     where = 'k8s_container="main",k8s_namespace="research",k8s_pod="gpt-small-x7k2p"'
     eventually(lambda: where in daemon.ask("/metrics"))
     training.send(signal.SIGKILL)
-    daemon.has('trackside_training_state{run="gpt-small",state="failed"} 1')
+    daemon.has('trackside_training_state{run="research.gpt-small",state="failed"} 1')
     assert ends_well(daemon) == []
 
 
@@ -164,7 +164,7 @@ def test_a_sidecar_accepts_the_pushes_of_its_pod_and_sees_its_end(
     training = start(job, main, volumes, sys.executable, "-c", TRAINING, beside=daemon)
     daemon.has(STEPS, "trackside_process_resident_memory_bytes{")
     training.send(signal.SIGKILL)
-    daemon.has('trackside_training_state{run="gpt-small",state="failed"} 1')
+    daemon.has('trackside_training_state{run="research.gpt-small",state="failed"} 1')
     assert ends_well(daemon) == []
 
 

@@ -419,14 +419,15 @@ def test_a_rank_with_less_to_do_makes_no_other_one_slow(stored_history: History,
 def test_where_all_loaders_are_slow_no_rank_is_a_straggler(stored_history: History, others: float, named: str) -> None:
     """Each has its next batch ready while it waits for the rank whose batch comes last."""
     for rank in range(4):
-        waits = {"data": 300, "all_reduce": 10} if rank == 2 else {"data": 60, "all_reduce": 250}
+        data, waited = (300.0, 10.0) if rank == 2 else (60.0, 250.0)
+        phases = {"forward": 100.0, "data": data, "all_reduce": waited}
         loader = {"workers": 1.0, "batches_ready": 0.0, "transform_cpu_seconds": 0.01}
         loader["transform_seconds"] = 0.25 if rank == 2 else others
         rows = [
             (step, round((BEGIN + 5 + step) * 1e6), {f"data/{key}": loader[key] for key in loader}) for step in range(3)
         ]
-        (session, batch, end) = records({"forward": 100, **waits}, rank=rank, world=4)
-        workers = replace(ingested("run", rows, number=2, rank=rank), phases=batch.phases)
+        (session, batch, end) = records(phases, rank=rank, world=4)
+        workers = replace(ingested("run", rows, number=2, rank=rank), phases=phases)
         stored_history.put([session, batch, workers, end])
     (first, *_) = diagnosis(stored_history)["causes"]
     assert first["cause"] == named

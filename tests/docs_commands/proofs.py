@@ -66,6 +66,8 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"(install|systemd-sysusers|systemd-tmpfiles|cd /opt/trackside/share)\b.*trackside", Elsewhere(SYSTEMD)),
     (r"systemctl .*grafana", Needs("Grafana")),
     (r"(systemctl|usermod|userdel|rm) ", Needs("root")),
+    (r"make deb", Elsewhere("tests/deploy/test_deb.py")),
+    (r"python3 -c .import sqlite3", Elsewhere("tests/history/test_backup.py")),
     (r"make ", Elsewhere(MAKE)),
     (r"(\S+/)?pip (install|wheel) |python3 -m venv ", Elsewhere(WHEEL)),
     (r"export PATH=", Runs()),
@@ -74,6 +76,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"jq ", Elsewhere("tests/history/test_jsonl.py")),
     (r"kubectl kustomize ", Elsewhere(KUSTOMIZE)),
     (r"(.*\| )?kubectl ", Needs("a cluster")),
+    (r"helm ", Elsewhere("tests/deploy/test_helm.py")),
     (r"(TROUBLE=nan )?docker ", Needs("Docker|a cluster")),
     (
         r"sinfo |ssh -n |done$|sbatch|srun|export TRACKSIDE_ENDPOINT=ipc:|.* --storage\.path=trackside/",

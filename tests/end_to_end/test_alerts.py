@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import signal
 import subprocess
 import sys
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from trackside.run import Run
 
 FIRES = (
-    'trackside_alert_firing{{alert="NonFinite",gpu="",key="loss",rank="0",run="{run}",severity="critical",'
-    'subject="",uuid=""}}'
+    'trackside_alert_firing{{alert="NonFinite",gpu="",k8s_namespace="",key="loss",partition="",rank="0",run="{run}",'
+    'severity="critical",subject="",tags="",user="{user}",uuid=""}}'
 )
 
 
@@ -31,7 +32,7 @@ def training(daemon: Daemon) -> Iterator[Run]:
 
 
 def firing(daemon: Daemon, run: str = "trouble") -> float | None:
-    return daemon.series().get(FIRES.format(run=run))
+    return daemon.series().get(FIRES.format(run=run, user=getpass.getuser()))
 
 
 def alerts(daemon: Daemon) -> list[dict[str, Any]]:
@@ -50,7 +51,7 @@ def test_a_nan_is_on_the_page_in_the_history_and_in_the_log(daemon: Daemon, trai
         "NonFinite",
         "critical",
     )
-    about = {"key": "loss", "rank": "0", "run": "trouble", "user": kept["labels"]["user"]}
+    about = {"key": "loss", "rank": "0", "run": "trouble", "user": getpass.getuser()}
     assert kept["labels"] == about
     assert kept["summary"] == "trouble: loss: NaN at step 2; the last finite value was 2.5"
     assert kept["ended"] is None

@@ -50,7 +50,7 @@ from trackside_daemon.model.checkpoint import COMPLETE, Checkpoint
 from trackside_daemon.model.families import alerts, derived, training
 from trackside_daemon.model.families import daemon as daemon_families
 from trackside_daemon.model.families import rl as rl_families
-from trackside_daemon.model.families.gpu import FAMILIES
+from trackside_daemon.model.families.gpu import FAMILIES, POD_INFO
 from trackside_daemon.model.families.ray import FAMILIES as ray  # noqa: N811
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
@@ -169,6 +169,8 @@ def _about_itself() -> Iterator[Batch]:
         Sample(daemon_families.BUILD_INFO, ("1.2.3", "3.11.7"), 1),
         Sample(daemon_families.RELOADED, (), 1),
         Sample(daemon_families.RELOADED_AT, (), NOW.wall),
+        Sample(daemon_families.CONFIG_HASH, (), 81985529216486),
+        Sample(daemon_families.CERTIFICATE_END, (), NOW.wall + 86400 * 90),
     ]
     yield Batch(
         "trackside",
@@ -306,7 +308,7 @@ def test_the_golden_files_have_every_family_of_the_daemon_but_what_a_gpu_may_lac
     shown = {name for page in pages for name in Page(page.read_text()).kinds}
     mirrored = {name for name in known if name.startswith("trackside_bridge_")}  # only with a target
     of_few_runs = (*rl_families.FAMILIES, *training.MODEL_FAMILIES, derived.RANK_STATISTIC, derived.EXTREME_RANK)
-    special = {one.name for one in (*of_few_runs, *ray)}
+    special = {one.name for one in (*of_few_runs, *ray, POD_INFO)}
     assert shown - measured == known - measured - OF_REAL_PROCESSES - mirrored - special
 
 

@@ -81,9 +81,8 @@ def test_a_users_bug_is_a_warning_with_its_owner_and_an_important_runs_is_critic
     daemon = start_daemon(environ={"TRACKSIDE_ALERTS__PAGE": "tag=page"})
     for name in ("try", "important"):
         start_training(daemon, "-c", RAISES, name, SLURM_JOB_PARTITION="gpu").wait(DEADLINE)
-    found = eventually(
-        lambda: len(alerts(daemon, "TrainingProcessDied")) == 2 and alerts(daemon, "TrainingProcessDied")
-    )
+    eventually(lambda: len(alerts(daemon, "TrainingProcessDied")) == 2)
+    found = alerts(daemon, "TrainingProcessDied")
     assert {one["name"]: one["severity"] for one in found} == {"try": "warning", "important": "critical"}
     assert {one["labels"]["partition"] for one in found} == {"gpu"}
     firing = [name for name, value in daemon.series().items() if name.startswith("trackside_alert_firing{") and value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,10 @@ import trackside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LABELS = '{alert="NonFinite",gpu="",key="loss",rank="0",run="trouble",severity="critical",subject="",uuid=""}'
+LABELS = (
+    '{alert="NonFinite",gpu="",k8s_namespace="",key="loss",partition="",rank="0",run="trouble",severity="critical",'
+    f'subject="",tags="",user="{getpass.getuser()}",uuid=""}}'
+)
 
 
 def shown(daemon: Daemon) -> tuple[float | None, float | None]:

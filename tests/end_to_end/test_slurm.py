@@ -124,6 +124,17 @@ def test_a_run_has_the_name_and_the_id_of_its_job(
     assert slurm.reason() == ""
 
 
+def test_without_ids_the_jobs_of_a_user_of_one_name_share_it() -> None:
+    text = (SCRIPTS / "task-prolog.sh").read_text().replace("\nwith_id=yes\n", "\nwith_id=no\n")
+    for task, name in (
+        ({}, "alice.gpt small"),
+        ({"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "3"}, "alice.gpt small_3"),
+    ):
+        job = {"SLURM_JOB_NAME": "gpt small", "SLURM_JOB_ID": "4711", "SLURM_JOB_USER": "alice", **task}
+        done = subprocess.run(["sh", "-c", text], env=job, capture_output=True, text=True, check=True)
+        assert done.stdout == f"export TRACKSIDE_RUN_NAME={name}\n"
+
+
 def test_a_name_that_the_user_gives_stays(
     slurm: Slurm, daemon: Daemon, directory: Path, environ: dict[str, str]
 ) -> None:

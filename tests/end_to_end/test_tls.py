@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -61,7 +62,9 @@ class Secured:
         }
         users = {user: hashed(password) for user, password in passwords.items()}
         new = self.file.with_suffix(".new")
-        new.write_text(json.dumps({"tls_server_config": tls, "basic_auth_users": users}) + more)
+        roles = {user: "metrics" if user == "prometheus" else "admin" for user in users}
+        sections = {"tls_server_config": tls, "basic_auth_users": users, "basic_auth_roles": roles}
+        new.write_text(json.dumps(sections) + more)
         new.replace(self.file)
 
     def scrape(self, user: str = "prometheus", password: str = "scrape", **tls: str) -> dict[str, Any]:
@@ -187,11 +190,13 @@ def test_certificates_and_their_authorities_rotate_while_prometheus_scrapes(
         before = prometheus.value('count_over_time(up{job="trackside"}[1h])')
         eventually(lambda: prometheus.value('count_over_time(up{job="trackside"}[1h])') > before + 1, pause=SCRAPED)
 
-    secured.servers.issue("server", "localhost", "127.0.0.1", "rotated.example.org")
+    until = datetime(2040, 1, 2, tzinfo=timezone.utc)
+    secured.servers.issue("server", "localhost", "127.0.0.1", "rotated.example.org", until=until)
     context = secured.servers.trust(secured.client)
     host, port = secured.daemon.url.removeprefix("https://").split(":")
     with context.wrap_socket(socket.create_connection((host, int(port))), server_hostname="rotated.example.org"):
         scraped_again()
+    assert prometheus.value("trackside_web_certificate_not_after_timestamp_seconds") == until.timestamp()
     old = secured.clients.file.read_bytes()
     new = Authority(secured.directory, "new")
     secured.clients.file.write_bytes(old + new.file.read_bytes())

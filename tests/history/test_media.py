@@ -92,6 +92,15 @@ def test_a_damaged_index_costs_its_line_and_a_planted_name_nothing(tmp_path: Pat
     assert [one.bytes for one in index.read(tmp_path, RUN)] == [3, 5]
 
 
+def test_on_a_disk_with_less_than_its_free_room_no_media_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MediaStore(tmp_path, Quotas(min_free=1 << 60))
+    store.write(SESSION, 1, [item("text", b"one"), item("text", b"two")], 0)
+    assert (store.refused, index.read(tmp_path, RUN)) == (2, [])
+    assert "the disk has less free than storage.min-free" in caplog.text
+
+
 def test_the_oldest_files_of_a_run_and_the_oldest_runs_go(tmp_path: Path) -> None:
     store = MediaStore(tmp_path, Quotas(1000, 3000))
     for number in range(50):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import shutil
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -480,3 +482,43 @@ def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: C
     assert reached
     assert keeper.trimming.excess == 0
     check_tables(bench.connection)
+
+
+def test_on_a_disk_with_little_room_the_file_stops_growing_and_loses_nothing_that_fits(
+    four: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trackside_daemon.history.record.trimming.LEAST_BYTES", 1)
+    free = shutil.disk_usage(four.database.path.parent).free
+    keeper = Keeper(four)
+    keeper.trimming.bounds = Bounds(0, min_free=2 * free)
+    before = keeper.blocks_by_run()
+    keeper.trim()
+    keeper.trim()
+    assert keeper.blocks_by_run() == before
+    assert len([one for one in caplog.messages if "storage.min-free" in one]) == 1
+    used = keeper.trimming.used()
+    push(four, "new", 40, start=WALL + 4 * DAY)
+    four.pack()
+    keeper.trim()
+    assert keeper.trimming.used() <= used / 0.97
+    assert keeper.blocks_by_run()["new"][1] > 0, "the oldest made room"
+    keeper.trimming.bounds = Bounds(0, min_free=1)
+    push(four, "more", 40, start=WALL + 5 * DAY)
+    four.pack()
+    keeper.trim()
+    assert keeper.trimming.used() > used / 0.97
+
+
+def test_a_copy_of_an_older_schema_is_deleted_after_thirty_days(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    path = bench.database.path
+    copies = [path.with_name(f"{path.name}.schema-{number}") for number in (2, 3)]
+    for copy, days in zip(copies, (31, 29), strict=True):
+        copy.touch()
+        os.utime(copy, (WALL - days * DAY,) * 2)
+    keeper = Keeper(bench)
+    keeper.trim(WALL)
+    assert [copy.exists() for copy in copies] == [False, True]
+    assert f"{copies[0]} is deleted: it was copied more than 30 days ago" in caplog.messages
+    keeper.trim(WALL + DAY + HOUR)
+    assert not copies[1].exists()

@@ -152,3 +152,25 @@ def test_rubbish_that_is_no_handshake_costs_nothing(bound: ServedSocket, directo
         with socket.create_connection((host, int(port))) as raw:
             raw.sendall(rubbish)
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
+
+
+def test_two_keys_of_the_daemon_are_valid_at_a_time_each_at_its_port(
+    place: Path, directory: Path, connect: Connect
+) -> None:
+    old = key(directory)
+    with socket.socket() as free:
+        free.bind(("127.0.0.2", 0))
+        port = free.getsockname()[1]
+    (directory / "daemon.key").rename(directory / f"daemon-{port}.key")
+    make(directory, ["gpu7-new"])
+    new = key(directory, "gpu7-new")
+    assert new.daemon != old.daemon
+    bound = ServedSocket([f"tcp://127.0.0.2:{port}", "tcp://127.0.0.2:*"], keys=str(directory))
+    try:
+        assert speaks(bound, connect(bound.endpoints[0], old))
+        assert speaks(bound, connect(bound.endpoints[1], new))
+        assert bound.refused("key") == 0
+        connect(bound.endpoints[1], old)
+        eventually(lambda: bound.refused("key") >= 1)
+    finally:
+        bound.close()

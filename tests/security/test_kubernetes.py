@@ -115,9 +115,13 @@ def test_the_commands_of_the_page_make_a_secret_that_closes_metrics(
         assert f"--from-file={name}" in created
     password = (tmp_path / "password").read_text()
     trusted = ssl.create_default_context(cafile=str(tmp_path / "server.pem"))
-    asking = {"verify": trusted, "auth": ("prometheus", password)}
+    asking: dict[str, Any] = {"verify": trusted, "auth": ("prometheus", password)}
     daemon = start_daemon(f"--web.config.file={tmp_path / 'web-config.yml'}", "--no-collector.gpu", asking=asking)
-    assert daemon.get("/metrics").status_code == 200
+    assert [daemon.get(path).status_code for path in ("/metrics", "/api/v1/runs", "/")] == [200, 403, 403]
+    admin = ("admin", (tmp_path / "admin-password").read_text())
+    with httpx.Client(verify=trusted, trust_env=False, auth=admin) as client:
+        assert client.post(f"{daemon.url}/api/v1/silences", json={"labels": {}, "for": 60}).status_code == 200
+        assert client.post(f"{daemon.url}/api/v1/silences", auth=asking["auth"], json={}).status_code == 403
     # What Prometheus does with serverName: the address is that of a node, the name is the certificate's.
     with httpx.Client(verify=trusted, trust_env=False) as client:
         for path in ("/metrics", "/-/healthy", "/api/v1/runs"):

@@ -178,11 +178,13 @@ def test_a_hangup_reloads_and_a_bad_file_leaves_the_old_configuration(
     daemon = start_daemon(*QUIET, f"--config.file={file}")
     held, began = reloaded(daemon)
     assert held == 1.0
+    settings = daemon.series()["trackside_config_hash"]
 
     file.write_text("run: {linger: soon}\nlog: {format: json}\n")
     daemon.process.send_signal(signal.SIGHUP)
     eventually(lambda: reloaded(daemon)[0] == 0.0)
     assert reloaded(daemon) == (0.0, began)
+    assert daemon.series()["trackside_config_hash"] == settings
     eventually(lambda: any("the configuration is not reloaded" in line for line in daemon.log))
     bad = next(line for line in daemon.log if "the configuration is not reloaded" in line)
     assert "run.linger: 'soon' is not a duration" in bad
@@ -192,6 +194,7 @@ def test_a_hangup_reloads_and_a_bad_file_leaves_the_old_configuration(
     daemon.process.send_signal(signal.SIGHUP)
     eventually(lambda: reloaded(daemon)[0] == 1.0)
     assert reloaded(daemon)[1] > began
+    assert daemon.series()["trackside_config_hash"] != settings
     eventually(lambda: any('"configuration reloaded"' in line for line in daemon.log))
     assert any("changes of limits need a restart" in line for line in daemon.log)
     assert json.loads(daemon.log[-1])["msg"] == "configuration reloaded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -118,3 +119,17 @@ def test_tls_begins_with_a_restart(tmp_path: Path, authority: Authority, caplog:
     assert "tls_server_config: switching TLS on or off needs a restart" in caplog.text
     (tmp_path / "web.yml").write_text(users(ada="1"))
     assert list(file.current().config.basic_auth_users) == ["ada"]
+
+
+@pytest.mark.parametrize("year", [2031, 2049, 2050, 2101])
+def test_the_end_of_the_certificate_in_use_follows_its_replacement(
+    tmp_path: Path, authority: Authority, year: int
+) -> None:
+    file = write(tmp_path / "web.yml", f"{TLS}}}")
+    ends: list[float | None] = []
+    file.reloaded = lambda: ends.append(file.certificate_end)
+    until = datetime(year, 3, 4, 5, 6, 7, tzinfo=timezone.utc)
+    authority.issue("server", until=until)
+    file.current()
+    assert ends == [until.timestamp()]
+    assert write(tmp_path / "plain.yml", "").certificate_end is None

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trackside.buckets import duration_index
 from trackside.totals.session_totals import empty, observe
 from trackside.wire import DURATION_BUCKETS, Histogram
-from trackside_daemon.bridges.protobuf import double, integer, message, messages, signed, text, varint
+from trackside_daemon.http_client.protobuf import double, integer, message, messages, signed, text, varint
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.web.exposition import process_registry, render, render_protobuf

@@ -30,11 +30,17 @@ def promtool(kind: str, file: Path) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+def without_roles(text: str) -> str:
+    """Return a web configuration without the key that Prometheus' exporters do not have."""
+    return text.replace("basic_auth_roles:\n  prometheus: metrics\n", "")
+
+
 def test_the_configuration_is_accepted_by_promtool_and_by_us(tmp_path: Path) -> None:
     Authority(tmp_path, "client-ca").issue("server")
     file = tmp_path / "web.yml"
-    file.write_text(SERVER)
+    file.write_text(without_roles(SERVER))
     assert promtool("web-config", file)[0] == 0
+    file.write_text(SERVER)
     assert ConfigFile(str(file)).authenticates
 
 

@@ -11,7 +11,7 @@ import msgspec
 from trackside_daemon.agents import tools
 from trackside_daemon.agents.fitting import fits, page
 from trackside_daemon.agents.untrusted import identifier, key, mark, marker, unmark
-from trackside_daemon.model.configuration import changes
+from trackside_daemon.model.configuration import changes, config, setting
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.model.troubles import TROUBLES
 from trackside_daemon.questions import table
@@ -82,7 +82,8 @@ class Answers:
         runs.sort(key=lambda run: ("broken", "slow", "ok").index(run["health"]))
         health = runs[0]["health"] if runs else "ok"
         if one:
-            return {"health": health, "runs": runs, "now": now}
+            settings = [[mark(name), mark(setting(value))] for name, value in config(standings[0]).items()]
+            return {"health": health, "runs": runs, "now": now, "config": settings}
         rest = {
             "health": health,
             "now": now,
@@ -375,7 +376,7 @@ def _standing(
         **({"verdict": speak(run["verdict"])} if run["verdict"] else {}),
         **_picked({**run, **listed}, ("step", "loss", "started", "ended")),
         **_picked(attempt, ("total_steps",)),
-        **_picked(lowest, ("remaining_seconds",)),
+        **({} if run["verdict"] else _picked(lowest, ("remaining_seconds",))),  # what stands still has no end
         **({"unsaved_seconds": now - since} if run["ended"] is None else {}),
         "checkpoint": _checkpoint(saved, now) if saved else None,
         "firing": [_alert(one, speak) for one in firing[-4:]],
@@ -399,9 +400,10 @@ def _cause(cause: Mapping[str, Any], speak: Callable[[str], str]) -> dict[str, A
 def _alert(alert: Mapping[str, Any], speak: Callable[[str], str]) -> dict[str, Any]:
     known = TROUBLES.get(alert["alert"])
     shown = _picked(alert, ALERT_FIELDS)
+    if known is None:
+        shown["alert"] = mark(alert["alert"])
     if known is None or alert["alert"] == "UserAlert":
         speak = mark
-        shown["alert"] = alert["alert"] if known else mark(alert["alert"])
     run = {"run": identifier(alert["run"])} if alert["run"] else {}
     advice = {"advice": known.advice(alert["severity"])} if known and alert["ended"] is None else {}
     return {**shown, **run, "summary": speak(alert["summary"]), **advice}

@@ -12,7 +12,14 @@ Entries = list[Entry]
 
 OF_ANY: Mapping[str, Any] = {"left_out": dict[str, int], "next": int, "now": float}
 OF_TOOL: Mapping[str, Mapping[str, Any]] = {
-    "overview": {"health": Health, "runs": Entries, "more_alive": int, "machine_alerts": Entries, "ended": Entries},
+    "overview": {
+        "health": Health,
+        "runs": Entries,
+        "more_alive": int,
+        "machine_alerts": Entries,
+        "ended": Entries,
+        "config": list[list[str]],
+    },
     "runs": {"runs": Entries, "hint": str},
     "why": {
         **dict.fromkeys(("cause", "summary", "advice", "check"), str),

@@ -196,7 +196,7 @@ TOOLS = {
     "overview": Tool(
         OverviewArguments,
         "How the live runs stand, what is broken first: step of total_steps, remaining_seconds, the newest checkpoint, unsaved_seconds "
-        "(what is lost if the run ends now), the alerts that fire; or one run, also an ended one.",
+        "(what is lost if the run ends now), the alerts that fire; or one run, also an ended one, with its settings.",
     ),
     "runs": Tool(RunsArguments, "List training runs, the newest first, with state, step, loss and results."),
     "why": Tool(

@@ -32,9 +32,13 @@ class CaptureStore:
     Args:
         directory: The directory of the history.
         quota_run: Maximum size of one run's files in bytes; *quota* likewise of all. Without them there is no limit.
+        min_free: Bytes of the disk that stay free beside a capture.
     """
 
-    def __init__(self, directory: Path, quota_run: int = sys.maxsize, quota: int = sys.maxsize) -> None:
+    def __init__(
+        self, directory: Path, quota_run: int = sys.maxsize, quota: int = sys.maxsize, min_free: int = 0
+    ) -> None:
+        self._min_free = min_free
         self._root = directory / FILES
         self._quota_run = quota_run
         self._quota = quota
@@ -48,10 +52,11 @@ class CaptureStore:
         """
         self._root.mkdir(mode=0o700, exist_ok=True)
         free = shutil.disk_usage(self._root).free
-        if free < kind.least_bytes:
+        needed = kind.least_bytes + self._min_free
+        if free < needed:
             raise NoRoomError(
                 f"{self._root} has {byte_size(free)} of free room, and a capture of kind {kind.name} needs "
-                f"{byte_size(kind.least_bytes)}; free some, or set storage.path to another disk"
+                f"{byte_size(needed)} with storage.min-free; free some, or set storage.path to another disk"
             )
         path = self._root / id_
         path.mkdir(mode=0o700)

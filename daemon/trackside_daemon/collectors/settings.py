@@ -87,6 +87,15 @@ class RaySection(CollectorSection):
     )
 
 
+class KubeletSection(CollectorSection):
+    """The collector of the Pods that have GPUs, which needs root."""
+
+    enabled: bool = setting(ENABLED, False)
+    socket: AbsolutePath = setting(
+        "The socket at which the kubelet lists the devices of Pods.", "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )
+
+
 class TextfileSection(CollectorSection):
     """The collector of other programs' text files."""
 
@@ -124,4 +133,5 @@ class CollectorsSection(Section):
     gpu: GpuSection = GpuSection()
     ranks: RanksSection = RanksSection()
     ray: RaySection = RaySection()
+    kubelet: KubeletSection = KubeletSection()
     textfile: TextfileSection = TextfileSection()

@@ -39,6 +39,10 @@ class StorageSection(Section):
         "",
     )
     retention: RetentionSection = RetentionSection()
+    min_free: Annotated[Bytes, Field(ge=0)] = setting(
+        "Free bytes of the disk below which the history grows no more and new media and captures are refused. 0 for no limit.",
+        1024**3,
+    )
     media: MediaSection = MediaSection()
     synchronous: Literal["normal", "full"] = setting(
         "normal or full; with full each commit waits for the disk, and a power cut loses nothing.", "normal"

@@ -3,6 +3,7 @@
 ::
 
     daemon.key              the daemon's secret and public half
+    daemon-PORT.key         those at this port, such as an old key while clients change to the new one
     authorized/NAME.pub     the public half of a client that may push
     clients/NAME.key        the key of that client, until you move it to its machine
 """
@@ -64,6 +65,15 @@ class Keyring:
         self._allowed: dict[bytes, str] = {}
         self._read_at = 0
         self._logged = LogOnce()
+
+    def secret_at(self, endpoint: str) -> bytes:
+        """Return the daemon's secret key at ``tcp://HOST:PORT``.
+
+        Raises:
+            KeyFileError: The port has a key of its own, which cannot be read.
+        """
+        file = self.authorized.with_name(f"daemon-{endpoint.rpartition(':')[2]}.key")
+        return keys.read(file, "secret-key", "public-key")[0] if os.path.lexists(file) else self.secret
 
     def name(self, public: bytes) -> str | None:
         """Return the name of a client, by its public key in Z85; None if it may not push."""

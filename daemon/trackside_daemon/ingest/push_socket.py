@@ -52,7 +52,7 @@ class PushSocket:
         files = [endpoint for endpoint in wanted if endpoint.startswith("ipc://")]
         ports = [endpoint for endpoint in wanted if not endpoint.startswith("ipc://")]
         require_keys(ports, keys)
-        _require_readable(keys)
+        _require_readable(keys, ports)
         with ExitStack() as undo:
             bound = {endpoint: self._bind_file(endpoint, group, undo, named=bool(endpoints)) for endpoint in files}
             bound |= {endpoint: self._bind_port(endpoint, undo) for endpoint in ports}
@@ -117,12 +117,14 @@ def _failure(endpoint: str, error: OSError) -> EndpointError:
     return EndpointError(f"{endpoint}: {os_error_text(error)}; name another with --push.endpoint")
 
 
-def _require_readable(keys: str) -> None:
-    """Check, before a port is bound, that the worker will be able to read the daemon's key."""
+def _require_readable(keys: str, ports: Sequence[str]) -> None:
+    """Check, before a port is bound, that the worker will be able to read the daemon's keys."""
     if not keys:
         return
     try:
-        Keyring(Path(keys))
+        keyring = Keyring(Path(keys))
+        for endpoint in ports:
+            keyring.secret_at(endpoint)
     except KeyFileError as error:
         raise EndpointError(f"--push.keys: {error}") from None
 

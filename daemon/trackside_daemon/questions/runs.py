@@ -143,19 +143,20 @@ class Head(OfRun, frozen=True, kw_only=True):
 
 
 class Standing(OfRun, frozen=True, kw_only=True):
-    """Return a run as of `Head`, what stops it, and its newest checkpoint that may be loaded; agents ask, and the API does not."""
+    """Return a run as of `Head`, what stops it, and its newest intact checkpoint; agents ask, and the API does not."""
 
     def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.causes.verdict import read_verdict
-        from trackside_daemon.checkpoints.overview import PRESENT, overview
+        from trackside_daemon.checkpoints.overview import overview
         from trackside_daemon.history.read import reader
 
         uid = self.uid(connection)
         found = read_verdict(connection, uid)
-        saved = [one for one in overview(connection, uid)["checkpoints"] if one["state"] in PRESENT]
+        saved = [one for one in overview(connection, uid)["checkpoints"] if one["state"] == "complete"]
+        saved.sort(key=lambda one: one["good"])  # one that no audit has read may be damaged
         health = "broken" if found.broken else "slow" if found.text else "ok"
-        newest = saved[-1] if saved else None
-        return {**reader.head(connection, uid), "verdict": found.text, "health": health, "checkpoint": newest}
+        last = saved[-1] if saved else None
+        return {**reader.head(connection, uid), "verdict": found.text, "health": health, "checkpoint": last}
 
 
 class RunTexts(Question, frozen=True, kw_only=True):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.questions.question import History, Live
 
+POINTS = 2000  # buckets of a series
+
 _ABOUT = (
     "Points are [step, time, min, max, last], with step and time of the bucket's last sample. With points=0 they are every "
     "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
@@ -43,9 +45,10 @@ class _Curves(RunPart, frozen=True, kw_only=True):
     points: Annotated[
         int,
         Meta(
-            le=20_000, description="Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."
+            le=20_000,
+            description=f"Maximum number of buckets per series [{POINTS}], up to 20000. 0 returns every sample, except of a band.",
         ),
-    ] = 2000
+    ] = POINTS
 
     @property
     def is_stream(self) -> bool:
@@ -72,6 +75,11 @@ class Series(_Curves, frozen=True, kw_only=True):
         Literal["error", "ignore"], Meta(description="ignore: leave out a key that no run has, instead of an error.")
     ] = "error"
 
+    @property
+    def is_stream(self) -> bool:
+        """See `Question`."""
+        return not self.points and not self.band
+
     def answer(self, history: History, live: Live) -> dict[str, Any]:
         """See `Question`."""
         from trackside_daemon.questions import curves
@@ -80,7 +88,7 @@ class Series(_Curves, frozen=True, kw_only=True):
             return super().answer(history, live)
         window, series = self.window(), self._find(history)
         # All charts of a response are in memory at once, so many series share the limit.
-        points = min(self.points, max(2, curves.MAX_BUCKETS // max(1, len(series))))
+        points = min(self.points or POINTS, max(2, curves.MAX_BUCKETS // max(1, len(series))))
         charts = curves.read_charts(history, series, window, points, means=self.mean)
         if self.band:
             charts = curves.rank_bands(charts, window.by)
@@ -90,8 +98,6 @@ class Series(_Curves, frozen=True, kw_only=True):
         """See `Question`."""
         from trackside_daemon.questions import curves
 
-        if self.band:
-            raise InvalidError("ranks: must be band, with points above 0; rank=all returns each rank separately")
         return curves.stream_series(history, self._find(history), self.window())
 
     def _find(self, history: History) -> list[RunSeries]:

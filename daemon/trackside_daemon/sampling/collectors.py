@@ -50,6 +50,10 @@ def collectors(
         (on.ranks.enabled, ranks),
         (on.textfile.enabled and bool(on.textfile.directory), TextfileCollector(on.textfile.directory, foreign)),
     ]
+    if on.kubelet.enabled:
+        from trackside_daemon.collectors.gpu.pod_owners import PodOwnersCollector  # in Kubernetes alone
+
+        built.append((True, PodOwnersCollector(Path(on.kubelet.socket), lambda: gpu.snapshot.gpus)))
     if on.ray.enabled and linux:
         from trackside_daemon.collectors.ray.ray import RayCollector  # with a TLS context, of 3 MiB
 

@@ -147,6 +147,7 @@ class Parts:
             processes=self.ranks.get,
             step_seconds=partial(_step_seconds, self.rates),
             push_socket=push_socket.token,
+            min_free=config.storage.min_free,
         )
         self.reports = _reports(config, directory, self.history, self.costs, memory)
         boot = boot_id(Path("/proc"))
@@ -268,7 +269,7 @@ class Parts:
         """Apply the settings that can change while the daemon runs; *sinks* are the alerting's of these settings."""
         self.runs.linger = self.costs.linger = config.run.linger
         self.costs.prices = config.cost
-        self.history.writer.set_bounds(Bounds(config.storage.retention.size, config.storage.retention.age))
+        self.history.writer.set_bounds(_bounds(config))
         self.history.interval = config.storage.interval
         self.alerting.reconfigure(config.alerts, sinks)
         self._set_interval(config.sample.interval)
@@ -294,13 +295,17 @@ def _directory(path: Path | None) -> Path:
         return path or default_directory(os.environ, os.getuid())
 
 
+def _bounds(config: Config) -> Bounds:
+    return Bounds(config.storage.retention.size, config.storage.retention.age, config.storage.min_free)
+
+
 def _history(
     config: Config, directory: Path, machine: Sequence[str], state: State, requests: IngestRequests
 ) -> HistoryRecorder:
     storage = config.storage
     return HistoryRecorder(
         directory,
-        Bounds(storage.retention.size, storage.retention.age),
+        _bounds(config),
         synchronous=storage.synchronous,
         interval=storage.interval,
         machine=machine,
@@ -308,7 +313,7 @@ def _history(
         request_resend=requests.restart,
         hardware=partial(_hardware, state),
         jsonl=named_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
-        media=Quotas(storage.media.quota_run, storage.media.quota),
+        media=Quotas(storage.media.quota_run, storage.media.quota, storage.min_free),
     )
 
 

@@ -47,6 +47,7 @@ class CaptureParts:
         processes: Returns the training processes of this machine.
         step_seconds: Returns the duration of the steps of a run, by its id and attempt; None if it is unknown.
         push_socket: A file next to which the socket for PyTorch's profiler lies.
+        min_free: Bytes of the disk that stay free.
 
     Attributes:
         captures: The captures.
@@ -67,10 +68,11 @@ class CaptureParts:
         processes: Callable[[], Sequence[RankProcess]],
         step_seconds: Callable[[str, int], float | None],
         push_socket: Path,
+        min_free: int,
     ) -> None:
         self.kineto = Kineto(push_socket, processes, step_seconds, requests.ask, enabled=section.kineto)
         self.captures = Captures(
-            CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
+            CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB, min_free),
             [
                 Profiles(self.kineto.recorder, requests.ask, step_seconds, partial(_world_size, state), memory),
                 StackCaptures(requests.ask),

@@ -20,7 +20,7 @@ from trackside_daemon.sampling.settings import SampleSection
 from trackside_daemon.training.settings import LimitsSection, RunSection
 from trackside_daemon.web.settings import OtlpInSection, WebSection
 
-_WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
+_WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "basic_auth_roles", "rate_limit")
 # By name: what each root is, and a file that proves it.
 _ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
 
@@ -78,7 +78,7 @@ def needs_restart(old: Config, new: Config) -> list[str]:
     )
     changed = [name for name in whole if getattr(new, name) != getattr(old, name)]
     single = {
-        "storage": ("path", "jsonl", "synchronous", "media"),
+        "storage": ("path", "jsonl", "synchronous", "media", "min_free"),
         "alerts": ("enabled", "stall_after", "thresholds", "rules"),
     }
     return changed + [

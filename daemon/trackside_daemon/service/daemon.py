@@ -154,6 +154,7 @@ class Daemon:
         self._config = config
         self._load = reload
         self._push_socket = push_socket
+        self._loaded = config  # last, though some changes need a restart
         self._web_config = ConfigFile(config.web.config.file)
         self._address = format_address(listener)
         self._url = f"{self._web_config.scheme}://{self._address}"
@@ -180,6 +181,7 @@ class Daemon:
             disk=self._parts.history.writer.busy_seconds,
             status=self._status.line,
         )
+        self._web_config.reloaded = self._tick_build_info
         self._order = self._ordered()
 
     @property
@@ -233,7 +235,7 @@ class Daemon:
                 logger.warning("changes of %s need a restart", ", ".join(fixed))
             log.set_up(config.log.level, config.log.format)
             self._parts.reconfigure(config, sinks)
-            self._reloaded_at = time.time()
+            self._loaded, self._reloaded_at = config, time.time()
             logger.info("configuration reloaded")
         # After RELOADING=1, systemd waits for READY=1 even when the reload failed.
         self._reloaded = not wrong
@@ -368,7 +370,8 @@ class Daemon:
         self._order.stop()
 
     def _tick_build_info(self) -> None:
-        self._parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
+        end = self._web_config.certificate_end
+        self._parts.pipeline.tick([build_info(self._loaded, end, reloaded=self._reloaded, at=self._reloaded_at)])
 
     def _remove_files(self) -> None:
         self._token.remove()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trackside_daemon.service.assembly import Parts
+    from trackside_daemon.service.config import Config
 
 FAMILIES = (
     daemon.COLLECTOR_SUCCESS,
@@ -92,11 +94,15 @@ class DaemonStatus:
         }
 
 
-def build_info(*, reloaded: bool, at: float) -> Batch:
+def build_info(config: Config, certificate_end: float | None, *, reloaded: bool, at: float) -> Batch:
     """Return the series; *reloaded*: the last reload succeeded, *at*: the last successful load, in Unix seconds."""
+    digest = hashlib.sha256(config.model_dump_json().encode()).digest()
     samples = [
         Sample(daemon.BUILD_INFO, (__version__, platform.python_version()), 1.0),
         Sample(daemon.RELOADED, (), float(reloaded)),
         Sample(daemon.RELOADED_AT, (), at),
+        Sample(daemon.CONFIG_HASH, (), float(int.from_bytes(digest[:6], "big"))),  # a float holds 53 bits
     ]
+    if certificate_end is not None:
+        samples.append(Sample(daemon.CERTIFICATE_END, (), certificate_end))
     return Batch("trackside", samples, complete=True)

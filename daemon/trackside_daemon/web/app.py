@@ -24,7 +24,7 @@ from trackside_daemon.questions.question import SHOWN, parameters
 from trackside_daemon.web import dashboard, page_profile
 from trackside_daemon.web.api.endpoints import ENDPOINTS, Endpoint
 from trackside_daemon.web.exposition import process_registry, render, render_protobuf
-from trackside_daemon.web.http.auth_token import READING, Token, TokenMiddleware, error_response
+from trackside_daemon.web.http.auth_token import READING, Token, TokenMiddleware, error_response, role_error
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
 from trackside_daemon.web.rank_statistics import RankStatistics
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.history_access import HistoryAccess
+    from trackside_daemon.web.http.roles import Role
 
     Handler = Callable[[Request], Awaitable[Response]]
 
@@ -189,16 +190,17 @@ class WebApp:
         problem = self._reload()
         return error_response(500, "config", problem) if problem else PlainTextResponse("reloaded\n")
 
-    def _handlers(self) -> dict[str, dict[str, Handler]]:
-        """Return the methods that answer the endpoints of the API, by path and HTTP method."""
-        handlers: dict[str, dict[str, Handler]] = {}
+    def _handlers(self) -> dict[str, dict[str, tuple[Role, Handler]]]:
+        """Return the methods that answer the endpoints of the API and the roles they need, by path and HTTP method."""
+        handlers: dict[str, dict[str, tuple[Role, Handler]]] = {}
         for endpoint in ENDPOINTS:
             # A question is answered by the history, another endpoint by the object that has its method.
             if endpoint.is_question:
                 handler = partial(self._access.respond, endpoint.handler)
             else:
                 handler = partial(endpoint.handler, self._apis[endpoint.owner])
-            handlers.setdefault(f"/api/v1{endpoint.path}", {})[endpoint.method] = _checking_names(endpoint, handler)
+            checked = _checking_names(endpoint, handler)
+            handlers.setdefault(f"/api/v1{endpoint.path}", {})[endpoint.method] = (endpoint.role, checked)
         return handlers
 
     def _selected_sources(self, collect: list[str], exclude: list[str]) -> frozenset[str] | None:
@@ -231,12 +233,13 @@ def _checking_names(endpoint: Endpoint, handler: Handler) -> Handler:
 class _ApiRoute(Route):
     """A route that matches the percent-encoded path, so that an encoded slash in an id does not split the path.
 
-    It answers all methods of its path: otherwise a refusal (405) would not list them all.
+    It answers all methods of its path: otherwise a refusal (405) would not list them all. Each method needs a role.
     """
 
-    def __init__(self, path: str, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, path: str, handlers: Mapping[str, tuple[Role, Handler]]) -> None:
         async def answer(request: Request) -> Response:
-            return await handlers["GET" if request.method == "HEAD" else request.method](request)
+            needed, handler = handlers["GET" if request.method == "HEAD" else request.method]
+            return role_error(request.scope, needed) or await handler(request)
 
         # Neither files that are compressed already nor the stream, whose events must not wait in a buffer.
         packed = [] if path.endswith(("{file}", "/stream")) else [Middleware(GZipMiddleware, 1024, compresslevel=1)]

@@ -27,6 +27,7 @@ class FleetRule(NamedTuple):
     variant: str = ""
 
 
+CERTIFICATE_DAYS = 30  # how long before the certificate's end
 ATTEMPTS = 3  # most attempts of a run in an hour that are normal, as with occasional preemption
 STARTS = 3  # most starts of a daemon in an hour that are normal, as with a rollout
 
@@ -55,7 +56,7 @@ def _here(targets: Targets) -> str:
 
 def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
     cluster, place = targets.of_cluster("job"), targets.text()
-    # A rolling update stops a tenth of the daemons at a time, each for less than this, and replaces their pods.
+    # A rolling update stops a twentieth of the daemons at a time, each for less than this, and replaces their pods.
     kept = f'{chosen}, {NODE_STATE}=""'
     down = f"(max without ({POD}) (max_over_time(up{{{kept}}}[3m])) == bool 0)"
     many = f"  avg by ({cluster}) {down} >= 0.2\nand on ({cluster})\n  sum by ({cluster}) {down} >= 3"
@@ -141,6 +142,19 @@ def _failing(chosen: str, targets: Targets) -> list[FleetRule]:
             f"{daemon.RELOADED.name} == 0",
             "5m",
             f"{here} keeps its previous configuration.",
+        ),
+        FleetRule(
+            "TracksideCertificateExpires",
+            f"{daemon.CERTIFICATE_END.name} - time() < {CERTIFICATE_DAYS} * 86400",
+            "5m",
+            f"{here} has a certificate that is valid for another {{{{ $value | humanizeDuration }}}}.",
+        ),
+        # A port scan is refused once; a training tries again and again.
+        FleetRule(
+            "TracksidePushesRejected",
+            f"increase({daemon.INGEST_REJECTED.name}[10m]) > 0",
+            "20m",
+            f"{here} has refused pushes for 20 minutes: {{{{ $labels.reason }}}}.",
         ),
         FleetRule(
             "TracksideCollectorFailing",

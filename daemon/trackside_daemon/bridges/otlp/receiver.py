@@ -16,9 +16,9 @@ from typing import NamedTuple
 import msgspec
 
 from trackside.log_once import LogOnce
-from trackside_daemon.bridges import protobuf
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.foreign import SERIES, ForeignFamilies, ForeignFamily, Labels
+from trackside_daemon.http_client import protobuf
 from trackside_daemon.model.metric import Kind, Metric, Sample
 
 KEPT_SECONDS = 300.0  # for which a series is served after its last point, as Prometheus looks back

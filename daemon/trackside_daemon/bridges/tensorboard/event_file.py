@@ -14,7 +14,10 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from trackside_daemon.bridges.protobuf import (
+from trackside_daemon.bridges.record_file import PIECE_BYTES, RecordFile, Span
+from trackside_daemon.bridges.tensorboard.values import METADATA, OTHER_KINDS, TAG, NonScalar, Number, decode
+from trackside_daemon.history.files.left_out import DAMAGED, LeftOut
+from trackside_daemon.http_client.protobuf import (
     BYTES,
     FIXED32,
     FIXED64,
@@ -28,9 +31,6 @@ from trackside_daemon.bridges.protobuf import (
     text,
     varint,
 )
-from trackside_daemon.bridges.record_file import PIECE_BYTES, RecordFile, Span
-from trackside_daemon.bridges.tensorboard.values import METADATA, OTHER_KINDS, TAG, NonScalar, Number, decode
-from trackside_daemon.history.files.left_out import DAMAGED, LeftOut
 
 LANES = 61
 LONG_BYTES = 4096  # a longer message is verified when something of it is imported: not for images and histograms

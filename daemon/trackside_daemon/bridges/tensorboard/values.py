@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any, NamedTuple
 
-from trackside_daemon.bridges import protobuf
+from trackside_daemon.http_client import protobuf
 
 TAG, SIMPLE_VALUE, TENSOR, METADATA = 1, 2, 8, 9  # fields of Summary.Value
 OTHER_KINDS = {3: "histograms", 4: "images", 5: "histograms", 6: "audio"}

@@ -14,12 +14,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from trackside_daemon.bridges import protobuf
 from trackside_daemon.bridges.foreign_run import ForeignRun
 from trackside_daemon.bridges.record_file import RecordFile
 from trackside_daemon.history.files.items import Push, RunEntry
 from trackside_daemon.history.files.json_format import number
 from trackside_daemon.history.files.left_out import DAMAGED, NO_NUMBER, LeftOut
+from trackside_daemon.http_client import protobuf
 
 MAGIC = b":W&B\xe1\xbe\x00"
 BLOCK_BYTES = 32 * 1024

@@ -83,9 +83,9 @@ class ApiSource:
         """Return the daemon's status."""
         return self._checked(self._json("status", timeout=STATUS_SECONDS), "version")
 
-    def rotate_token(self) -> str:
-        """Make the daemon replace its token, and return the new one."""
-        return str(self._checked(self._post("token", {}), "token")["token"])
+    def rotate_token(self, keep: float = 0.0) -> str:
+        """Make the daemon replace its token and keep the old one for some seconds, and return the new one."""
+        return str(self._checked(self._post("token", {"keep": keep} if keep else {}), "token")["token"])
 
     def overview(self) -> dict[str, Any]:
         """Return the current state of runs, GPUs, host and alerts."""

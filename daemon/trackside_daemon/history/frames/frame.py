@@ -11,7 +11,7 @@ from trackside_daemon.history.frames.rank_series import RankReader, join_rows
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -162,3 +162,28 @@ def to_pandas(frame: Frame) -> Any:
 def to_polars(frame: Frame) -> Any:
     """Return a ``polars.DataFrame``, with null and NaN as in `to_arrow`."""
     return library("polars").from_arrow(to_arrow(frame))
+
+
+def machine_table(machine: Iterable[Any], steps: Any) -> Any:
+    """Return series of the machine as a table with labels as columns, joined to the steps of a run by their times.
+
+    Args:
+        machine: Series, each with ``key``, ``labels``, ``times_us`` and ``values``.
+        steps: A ``pandas.DataFrame`` by ``time``, with what is joined.
+    """
+    pandas = library("pandas")
+    by_labels: dict[tuple[str, ...], list[Any]] = {}
+    for one in machine:
+        times = pandas.to_datetime(list(one.times_us), unit="us", utc=True).astype("datetime64[us, UTC]")
+        family = {"time": times, **one.labels, one.key.partition("{")[0]: list(one.values)}
+        by_labels.setdefault(tuple(one.labels), []).append(pandas.DataFrame(family))
+    tables = []
+    for labels, parts in by_labels.items():
+        index = ["time", *labels]
+        by_family: dict[str, list[Any]] = {}
+        for part in parts:
+            by_family.setdefault(part.columns[-1], []).append(part.set_index(index))
+        whole = pandas.concat([pandas.concat(each) for each in by_family.values()], axis=1)
+        tables.append(whole.reset_index())
+    found = pandas.concat(tables).sort_values("time", kind="stable")
+    return pandas.merge_asof(found, steps, on="time").reset_index(drop=True)

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Collection
 from contextlib import suppress
+from errno import ENOSPC
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from trackside.limits import BATCH_ROWS, MEDIA_BYTES, MEDIA_KEY_LENGTH
 from trackside.media.png import PngError, check
 from trackside.os_errors import os_error_text
 from trackside.wire import MediaItem
+from trackside_daemon.history.free_room import lacks_room
 from trackside_daemon.history.media.index import DIRECTORY, INDEX, SUFFIXES, MediaFile, directory_of, read
 from trackside_daemon.model.session import SessionRef
 
@@ -28,10 +30,11 @@ log = logging.getLogger("trackside")
 
 
 class Quotas(NamedTuple):
-    """Most bytes of the media of one *run*, and of *all* runs."""
+    """Most bytes of the media of one *run*, and of *all* runs; free bytes of the disk below which none are kept."""
 
     run: int = 256 * 1024 * 1024
     all: int = 4 * 1024 * 1024 * 1024
+    min_free: int = 0
 
 
 class MediaStore:
@@ -64,7 +67,10 @@ class MediaStore:
         """
         for place, item in enumerate(items):
             try:
-                _require_room(place)
+                if place >= BATCH_ITEMS:
+                    raise ValueError(f"more than {BATCH_ITEMS} items of a batch are too many")  # noqa: TRY301
+                if lacks_room(self._history, self._quotas.min_free):
+                    raise OSError(ENOSPC, "the disk has less free than storage.min-free")  # noqa: TRY301
                 # The name is the same when the batch comes again; those of a file that is imported have no number.
                 name = session.id + f"{number}.{place}.{item.time}.{item.key}".encode("utf-8", "replace")
                 self._write(session, sha256(name).hexdigest()[:24], item, shift)
@@ -149,11 +155,6 @@ class MediaStore:
 
     def _sum(self) -> int:
         return sum(path.stat().st_size for path in self._root.glob("*/*") if path.is_file())
-
-
-def _require_room(place: int) -> None:
-    if place >= BATCH_ITEMS:
-        raise ValueError(f"more than {BATCH_ITEMS} items of a batch are too many")
 
 
 def _checked(item: MediaItem) -> tuple[bytes, int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.model.configuration import flat
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _OF_ATTEMPT = ("cause", "host", "config", "command", "directory")
-_MOST = 100_000  # keys, and alerts
+_MOST_KEYS = 100_000
+_MOST = 10_000  # events and alerts, the newest
 
 
 def texts(connection: sqlite3.Connection, head: Mapping[str, Any]) -> Iterator[str]:
@@ -39,13 +41,20 @@ def texts(connection: sqlite3.Connection, head: Mapping[str, Any]) -> Iterator[s
         "SELECT DISTINCT key FROM series JOIN stream ON stream.id = series.stream JOIN run ON run.id = stream.run "
         "WHERE run.uid = ? LIMIT ?"
     )
-    yield from (key for (key,) in connection.execute(keys, uid))
-    alerts = (
-        "SELECT alert, alert.summary, description, labels FROM alert JOIN run ON run.id = alert.run WHERE run.uid = ? "
-        "ORDER BY alert.id DESC LIMIT ?"
+    yield from (key for (key,) in connection.execute(keys, (head["id"], _MOST_KEYS)))
+    events = (
+        "SELECT event.fields FROM event JOIN run ON run.id = event.run WHERE run.uid = ? ORDER BY event.id DESC LIMIT ?"
     )
-    for name, summary, description, labels in connection.execute(alerts, uid):
-        yield from map(str, json.loads(labels).values())
+    for (fields,) in connection.execute(events, uid):
+        yield from _leaves(json.loads(fields))
+    for checkpoint in checkpoints(connection, head["id"]):
+        yield from (checkpoint.path, checkpoint.path.rpartition("/")[2], checkpoint.reason)
+    alerts = (
+        "SELECT alert, alert.summary, description, labels, json_extract(evidence, '$.cause') FROM alert "
+        "JOIN run ON run.id = alert.run WHERE run.uid = ? ORDER BY alert.id DESC LIMIT ?"
+    )
+    for name, summary, description, labels, cause in connection.execute(alerts, uid):
+        yield from (str(cause or ""), *map(str, json.loads(labels).values()))
         if name == "UserAlert" or name not in TROUBLES:
             yield from (name, summary, description)
 
@@ -57,13 +66,13 @@ def is_imported(connection: sqlite3.Connection, uid: str) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """Yield the texts in a value, and the names of its entries."""
+    """Yield the texts in a value, and the names of its entries, but no single words: they are as ours, and say nothing."""
     if isinstance(value, dict):
         for name, leaf in flat(value).items():
-            yield name
+            yield from _leaves(name)
             yield from _leaves(leaf)
     elif isinstance(value, list | tuple):
         for one in value:
             yield from _leaves(one)
-    elif isinstance(value, str):
+    elif isinstance(value, str) and not value.isidentifier():
         yield value

@@ -9,8 +9,10 @@ import heapq
 import logging
 import os
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -18,10 +20,12 @@ from typing import NamedTuple
 from trackside.log_once import LogOnce
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import WAL_PAGES
+from trackside_daemon.history.free_room import lacks_room
 from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.record.packing import release
 from trackside_daemon.history.salvage.pages import PAGE_BYTES
 from trackside_daemon.history.schema import BLOCK_BITS, HOST, IMPORTED_HOST, LOG_BITS
+from trackside_daemon.model.setting_types import LEAST_BYTES
 
 STEP_BLOCKS = 16  # blocks that one step trims or deletes
 STEP_RUNS = 16  # runs whose bytes one step counts
@@ -33,6 +37,8 @@ FREE_SHARE = 0.02  # share of the file that may stay free, for new rows
 # Largest size of the WAL that counts: it is larger only while somebody reads, and then deleting does not shrink it.
 WAL_BYTES = WAL_PAGES * PAGE_BYTES
 
+COPY_SECONDS = 30 * 86400.0  # how long a copy of an older schema is kept, and how often its age is checked
+COPY_CHECK_SECONDS = 3600.0
 WARN_SECONDS = 20.0  # a warning is logged after the WAL was too large for this long
 # The furthest time, in microseconds, that a column can have: the largest float below 2**63.
 MICROSECONDS = 2.0**63 - 1024
@@ -57,10 +63,21 @@ class Bounds(NamedTuple):
     Attributes:
         size: Bytes, including the WAL.
         age: Seconds since a run's end.
+        min_free: Free bytes of the disk below which the file does not grow.
     """
 
     size: int
     age: float = 0.0
+    min_free: int = 0
+
+
+def delete_copies(path: Path, before: float) -> None:
+    """Delete the copies of a history's file of older schemas that were made before a Unix time."""
+    for copy in path.parent.glob(f"{path.name}.schema-*"):
+        with suppress(OSError):
+            if copy.stat().st_mtime < before:
+                copy.unlink()
+                log.info("%s is deleted: it was copied more than %d days ago", copy, COPY_SECONDS / 86400)
 
 
 class Trimming:
@@ -86,6 +103,9 @@ class Trimming:
         self._logged = LogOnce()
         self._sizes: dict[tuple[int, int, float | None], int] = {}  # about the bytes of ended runs, as they were then
         self._large_wal_since: float | None = None
+        self._path = path
+        self._size = bounds.size  # the limit at the moment
+        self._copies_at = -inf  # when old copies were last deleted
 
     def size(self) -> int:
         """Return the bytes of the file and its WAL."""
@@ -118,6 +138,10 @@ class Trimming:
         self._work = None
 
     def _steps(self, now: float, aged: float) -> Iterator[None]:
+        self._limit_size()
+        if aged - self._copies_at > COPY_CHECK_SECONDS:
+            self._copies_at = aged
+            delete_copies(self._path, aged - COPY_SECONDS)
         yield from self._delete_marked()
         if self.bounds.age:
             # One at each check: a wrong clock that nothing has noticed must not cost all runs at once.
@@ -146,7 +170,7 @@ class Trimming:
                 if self.used() <= enough:
                     break
                 yield
-        self._set_excess(self.used() - round(self.bounds.size * TARGET_SHARE))
+        self._set_excess(self.used() - round(self._size * TARGET_SHARE))
 
     def _works(self, now: float, owner: str | None) -> Iterator[None]:
         """Delete step by step what there is of an owner, or of all for None."""
@@ -353,7 +377,7 @@ class Trimming:
         """Return free pages to the file system: those beyond a small reserve, or all if the file is over its limit."""
         while True:
             pages, free = self._pages()
-            over = self.bounds.size and self.used() + free * self._page_bytes() > self.bounds.size
+            over = self._size and self.used() + free * self._page_bytes() > self._size
             if not free or (free <= max(STEP_ROWS, pages * FREE_SHARE) and not over):
                 return
             for _ in range(STEP_ROWS):  # the sqlite3 module stops after the first page, whatever the number
@@ -378,7 +402,22 @@ class Trimming:
         }
 
     def _is_over(self) -> bool:
-        return bool(self.bounds.size) and self.used() > self.bounds.size * TARGET_SHARE
+        return bool(self._size) and self.used() > self._size * TARGET_SHARE
+
+    def _limit_size(self) -> None:
+        """Set the limit: that of the bounds, or the size of now while the disk has too little room."""
+        is_short = lacks_room(self._path.parent, self.bounds.min_free)
+        if not is_short or (self.bounds.size and self._size > self.bounds.size):
+            self._size = self.bounds.size
+        if not is_short:
+            self._logged.pop("room", None)
+        elif self._logged.first("room"):
+            # What somebody else fills the disk with must not delete what is stored, so the file only stops growing.
+            self._size = min(self.bounds.size or sys.maxsize, max(LEAST_BYTES, round(self.used() / TARGET_SHARE)))
+            log.warning(
+                "%s has less free than storage.min-free: from now on the oldest samples make room for new ones",
+                self._path.parent,
+            )
 
     def _wal_is_pinned(self, now: float) -> bool:
         """Return whether a reader keeps the WAL from shrinking, so that deleting would make the file larger."""

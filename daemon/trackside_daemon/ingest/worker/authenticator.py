@@ -75,10 +75,14 @@ class Authenticator:
         self._handler.start()
         self.socket = self._handler.zap_socket
 
-    def guard(self, socket: zmq.Socket[bytes]) -> None:
-        """Require a key at all endpoints that the socket binds from now on."""
+    def guard(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+        """Require a key at the endpoint, which the socket binds next.
+
+        Raises:
+            KeyFileError: The daemon's key at this port cannot be read.
+        """
         socket.curve_server = True
-        socket.curve_secretkey = self._keyring.secret
+        socket.curve_secretkey = self._keyring.secret_at(endpoint)
         socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
         # Without this, ZeroMQ admits every client while no handler runs.
         socket.zap_enforce_domain = True

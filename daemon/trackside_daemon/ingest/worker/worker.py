@@ -164,7 +164,7 @@ class IngestWorker:
 
     def _serve(self, endpoint: str, descriptor: int) -> None:
         if self._authenticator is not None and endpoint.startswith("tcp://"):
-            self._authenticator.guard(self._socket)
+            self._authenticator.guard(self._socket, endpoint)
         self._socket.ipv6 = endpoint.startswith("tcp://[")
         self._socket.setsockopt(zmq.USE_FD, descriptor)
         try:

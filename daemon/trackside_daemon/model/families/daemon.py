@@ -10,6 +10,14 @@ RELOADED_AT = define(
     "trackside_config_last_reload_success_timestamp_seconds",
     "Unix time of the last successful load of the configuration.",
 )
+CONFIG_HASH = define(
+    "trackside_config_hash",
+    "A number made from all settings of the last successful load; equal on all daemons with equal settings.",
+)
+CERTIFICATE_END = define(
+    "trackside_web_certificate_not_after_timestamp_seconds",
+    "Unix time at which the certificate of the web server expires; absent without TLS.",
+)
 
 COLLECTOR_SUCCESS = define(
     "trackside_collector_success", "1 when the collector's last run returned its samples, else 0.", "collector"

@@ -357,6 +357,12 @@ INFO = define(
     *("numa_node", "source"),
 )
 
+POD_INFO = define(
+    "trackside_gpu_pod_info",
+    "A container of Kubernetes that has the GPU or a MIG device of it, from the kubelet's PodResourcesLister; sampled by the daemon's tick.",
+    *("gpu", "uuid", "k8s_namespace", "k8s_pod", "k8s_container"),
+)
+
 RANK_INFO = define(
     "trackside_gpu_rank_info",
     "A rank on a GPU: NVML lists the rank's process or one that it started, or else the rank reports the GPU; sampled by "

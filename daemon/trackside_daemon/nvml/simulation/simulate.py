@@ -62,6 +62,7 @@ def simulate(
     profile: str = "h100",
     faults: Iterable[str] = (),
     start: WorkerStart = BOOT,
+    *,
     skip: Iterable[str] = (),
 ) -> Reading:
     """Return the reading of GPUs in training at one moment.

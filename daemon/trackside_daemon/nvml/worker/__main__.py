@@ -78,7 +78,7 @@ def _simulation(settings: WorkerSettings) -> Callable[[ReadingRequest], Reading]
     def read(_: ReadingRequest) -> Reading:
         try:
             reading = simulate(
-                settings.simulate, time.monotonic(), settings.profile, settings.faults, start, settings.skip
+                settings.simulate, time.monotonic(), settings.profile, settings.faults, start, skip=settings.skip
             )
         except ValueError as error:
             return Reading(error=str(error), reason="bad_settings")

@@ -21,6 +21,7 @@ from trackside_daemon.questions.question import Question
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.history_access import HistoryAccess, json_response, parsed
 from trackside_daemon.web.api.waits import WaitCondition, Waits
+from trackside_daemon.web.http.roles import ROLE, permits
 
 CAPTURE_SECONDS = 300.0  # longest wait for the summary of a capture
 POLL_SECONDS = 0.5
@@ -67,7 +68,8 @@ class AgentsApi:
             data += chunk
             if len(data) > MESSAGE_BYTES:
                 raise HTTPException(400, f"a message has at most {MESSAGE_BYTES} bytes")
-        actions = parsed(MessageParameters, request).actions and self._actions
+        asked = parsed(MessageParameters, request).actions
+        actions = asked and self._actions and permits(request.scope.get(ROLE), "write")
         answering = asyncio.ensure_future(self._protocol.answer(data, actions=actions))
         gone = asyncio.ensure_future(_disconnected(request))
         try:

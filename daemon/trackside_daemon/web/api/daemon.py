@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
 from math import isinf
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -18,10 +18,11 @@ from trackside_daemon.collectors.gpu.nvml_worker import paused_until
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.nvml.holders import holders
 from trackside_daemon.web.api.history_access import json_response
-from trackside_daemon.web.http.auth_token import Token
+from trackside_daemon.web.http.auth_token import MAX_KEEP_SECONDS, Token
 
 log = logging.getLogger("trackside")
 
+Shape = TypeVar("Shape")
 MAX_PAUSE_SECONDS = 366 * 86400.0  # seconds of the longest timed pause; a pause without an end is possible too
 
 
@@ -51,13 +52,15 @@ class DaemonApi:
         """Return the daemon's status."""
         return json_response(self._status())
 
-    async def rotate_token(self, _request: Request) -> Response:
-        """Replace the token of the API; the old one opens nothing any more."""
+    async def rotate_token(self, request: Request) -> Response:
+        """Replace the token of the API, and with it the tokens of all roles."""
+        keep = _body(await request.body(), RotateBody, f'{{"keep": SECONDS}}, {MAX_KEEP_SECONDS:.0f} at most').keep
         try:
-            self._token.rotate()
+            self._token.rotate(keep)
         except OSError as error:
             raise HTTPException(507, file_error_text(error)) from error
-        self._disconnect()  # what the old one has opened
+        if not keep:
+            self._disconnect()  # what the old one has opened
         return json_response({"token": self._token.value})
 
     async def openapi(self, _request: Request) -> Response:
@@ -116,10 +119,21 @@ class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
     seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_PAUSE_SECONDS)] | None = msgspec.field(default=None, name="for")
 
 
+class RotateBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a rotation: seconds for which the old token stays valid."""
+
+    keep: Annotated[float, msgspec.Meta(ge=0, le=MAX_KEEP_SECONDS)] = 0.0
+
+
 def _pause_seconds(body: bytes) -> float | None:
     """Return the seconds of ``{"for": 600}``; None for no end, also for an empty body."""
+    shape = f'{{"for": SECONDS}}, {MAX_PAUSE_SECONDS:.0f} at most, or {{"for": null}} for no end'
+    return _body(body, PauseBody, shape).seconds
+
+
+def _body(body: bytes, kind: type[Shape], shape: str) -> Shape:
+    """Return a request's body, which may be empty."""
     try:
-        return msgspec.json.decode(body.strip() or b"{}", type=PauseBody).seconds
+        return msgspec.json.decode(body.strip() or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        shape = f'{{"for": SECONDS}}, {MAX_PAUSE_SECONDS:.0f} at most, or {{"for": null}} for no end'
         raise HTTPException(400, f"the body must be {shape} ({str(error)[:200]})") from None

@@ -11,12 +11,13 @@ from trackside_daemon.questions.series import Export
 from trackside_daemon.web.api.agents import AgentsApi, MessageParameters
 from trackside_daemon.web.api.alerts import AlertsApi, DismissBody, SilenceBody, TestBody
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.daemon import DaemonApi, GpuApi, PauseBody
+from trackside_daemon.web.api.daemon import DaemonApi, GpuApi, PauseBody, RotateBody
 from trackside_daemon.web.api.fleet import FleetApi, FleetQuery
 from trackside_daemon.web.api.history import DescribeBody, HistoryApi, Import, LayersRequest, PinBody, ReportFile
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
 from trackside_daemon.web.api.processes import EndBody, ProcessesApi
+from trackside_daemon.web.http.roles import Role
 
 
 class Endpoint(NamedTuple):
@@ -29,6 +30,7 @@ class Endpoint(NamedTuple):
         body_type: Its class; None for a file or a JSON object of any kind.
         errors: Statuses of its errors, besides those that `openapi` derives.
         types: Media types of its answer.
+        needs: The role that it needs; empty for ``read`` to read and ``write`` to change.
     """
 
     method: str
@@ -40,6 +42,12 @@ class Endpoint(NamedTuple):
     body_type: Any = None
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
+    needs: Role | None = None
+
+    @property
+    def role(self) -> Role:
+        """The role that a request needs."""
+        return self.needs or ("read" if self.method == "GET" else "write")
 
     @property
     def is_question(self) -> bool:
@@ -193,8 +201,9 @@ _ENDPOINTS = (
         AgentsApi.send_message,
         MessageParameters,
         description="A message is a JSON-RPC object; one without an id is answered by status 202. A call of the tool wait is answered when "
-        "something happens. See docs/agents.md.",
+        "something happens. The tools that act on a training need the role write. See docs/agents.md.",
         body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+        needs="read",
     ),
     table.Batches,
     table.Checkpoints,
@@ -210,7 +219,7 @@ _ENDPOINTS = (
     Endpoint(
         "GET", "/runs/{id}/media/{file}", HistoryApi.media_file, types=("image/png", "text/plain", "application/json")
     ),
-    Endpoint("DELETE", "/runs/{id}", HistoryApi.delete_run, errors=(409,)),
+    Endpoint("DELETE", "/runs/{id}", HistoryApi.delete_run, errors=(409,), needs="admin"),
     table.Series,
     table.Events,
     table.Alerts,
@@ -265,8 +274,15 @@ _ENDPOINTS = (
         "first.",
         body='{"for": 600}',
         body_type=PauseBody,
+        needs="admin",
     ),
-    Endpoint("POST", "/gpu/resume", GpuApi.resume_gpu, description="resumed is false when they were not paused."),
+    Endpoint(
+        "POST",
+        "/gpu/resume",
+        GpuApi.resume_gpu,
+        description="resumed is false when they were not paused.",
+        needs="admin",
+    ),
     Endpoint(
         "GET",
         "/machine",
@@ -293,6 +309,7 @@ _ENDPOINTS = (
         body='{"started": 1795729600.7, "kill": false}',
         body_type=EndBody,
         errors=(400, 403, 409),
+        needs="admin",
     ),
     Endpoint(
         "GET",
@@ -301,7 +318,16 @@ _ENDPOINTS = (
         description=f"For each GPU, measured lists its families without the prefix {PREFIX}, refused lists the "
         "unavailable ones with the reason, and ailments lists the GPU's problems.",
     ),
-    Endpoint("POST", "/token", DaemonApi.rotate_token, errors=(507,)),
+    Endpoint(
+        "POST",
+        "/token",
+        DaemonApi.rotate_token,
+        description="Without a body, the old one opens nothing any more. keep is in seconds, 2592000 at most.",
+        body='{"keep": 3600}',
+        body_type=RotateBody,
+        errors=(507,),
+        needs="admin",
+    ),
     Endpoint("GET", "/openapi.json", DaemonApi.openapi),
 )
 

@@ -120,7 +120,7 @@ class HistoryApi:
     async def describe_run(self, request: Request) -> Response:
         """Set the name, the notes or the tags of a run."""
         try:
-            wanted = _decode(await request.body(), type=DescribeBody)
+            wanted = _decode(await request.body() or b"{}", type=DescribeBody)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise HTTPException(400, f"the body must have name, notes or tags: {error}") from None
         uid = await self._history.resolve(request)

@@ -25,7 +25,7 @@ class _Place(OfRun, frozen=True, kw_only=True):
 _ERRORS = {
     400: "A parameter or the body is invalid.",
     401: "The token, or the user's password, is missing or wrong.",
-    403: "A page of another site must not change anything.",
+    403: "The role of the user or token does not permit it, or a page of another site asks to change something.",
     404: "There is no such object.",
     409: "The state of the daemon or of the history does not permit it.",
     421: "The daemon does not serve this host name.",
@@ -122,11 +122,13 @@ def _operation(endpoint: Endpoint, schema: dict[str, Any], body: dict[str, Any] 
     for kind in endpoint.types:
         is_binary = kind in {"application/octet-stream", "image/png"}
         text = {"type": "string", "format": "binary"} if is_binary else {"type": "string"}
-        content |= _content(kind, schema if endpoint.types == ("application/json",) else text)
+        of_file: dict[str, Any] = {} if kind == "application/json" else text
+        content |= _content(kind, schema if endpoint.types == ("application/json",) else of_file)
     operation: dict[str, Any] = {
         "operationId": endpoint.operation,
         "tags": [endpoint.tag],
         "summary": endpoint.summary,
+        "x-role": endpoint.role,
         "parameters": _parameters(endpoint),
         "responses": {
             "200": {"description": endpoint.summary, "content": content},
@@ -138,7 +140,7 @@ def _operation(endpoint: Endpoint, schema: dict[str, Any], body: dict[str, Any] 
     if endpoint.body:
         is_file = not endpoint.body.startswith("{")
         kind = "application/octet-stream" if is_file else "application/json"
-        given = {"type": "string", "format": "binary"} if is_file else body or _schema("object")
+        given = {"type": "string", "format": "binary"} if is_file else body or {}
         required = is_file or bool(body and _has_required(endpoint.body_type))
         operation["requestBody"] = {
             "required": required,
@@ -153,12 +155,13 @@ def _statuses(endpoint: Endpoint) -> list[int]:
     described = _parameters(endpoint)
     derived = {
         400: endpoint.body or any(one["in"] == "query" or one["schema"]["type"] == "integer" for one in described),
-        403: endpoint.method != "GET",
         404: "{" in endpoint.path or any(one["name"] in {"run", "after"} for one in described),
         500: endpoint.handler is endpoint.parameters
         or endpoint.owner in {"HistoryApi", "AlertsApi", "CapturesApi", "OverviewApi"},
     }
-    return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
+    return sorted(
+        {401, 403, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)}
+    )
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:

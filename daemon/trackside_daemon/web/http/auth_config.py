@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from trackside_daemon.web.http.auth_token import CREDENTIALS, error_response
+from trackside_daemon.web.http.auth_token import error_response
+from trackside_daemon.web.http.roles import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -286,7 +287,6 @@ class WebConfigMiddleware:
         send = _with_headers(send, active.config.http_server_config.headers)
         refusal = await self._refuse(scope, active)
         scope[REFUSED] = refusal is not None
-        scope[CREDENTIALS] = active.config.authenticates
         await (refusal or self._app)(scope, receive, send)
 
     def close(self) -> None:
@@ -295,8 +295,12 @@ class WebConfigMiddleware:
 
     async def _refuse(self, scope: Scope, active: ActiveConfig) -> Response | None:
         users = active.config.basic_auth_users
+        if active.config.authenticates and not users:
+            scope[ROLE] = "admin"  # whoever has a certificate
         given = parse_basic(Headers(scope=scope).get("authorization", "")) if users else None
         # Checked before the rate limit, which strangers can use up.
+        if given is not None:
+            scope[ROLE] = active.config.role(given[0])  # which counts only if the password is right
         if given is not None and self._passwords.is_cached(users, *given):
             return None
         if self._bucket is not None and not self._bucket.try_acquire():

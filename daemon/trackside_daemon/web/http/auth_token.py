@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 import os
 import re
 import secrets
 import socket
 import stat
+import time
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
+
+from trackside_daemon.web.http.roles import ROLE, ROLES, Role, permits
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,7 +29,7 @@ STORED = "api.token"  # the file in the directory of the history that keeps the 
 READING = frozenset(("GET", "HEAD"))
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 _HOST = re.compile(r"(?:\[([\da-f:.]+(?:%[\w.-]+)?)\]|([^\s:@/\[\]]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
-CREDENTIALS = "trackside.credentials"  # ASGI scope key: true when the web configuration authenticated the request
+MAX_KEEP_SECONDS = 30 * 86400.0  # longest time for which a rotation keeps the old token
 
 
 def error_response(status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -33,12 +37,18 @@ def error_response(status: int, reason: str, message: str, headers: dict[str, st
     return JSONResponse({"error": {"reason": reason, "message": message}}, status, headers)
 
 
+def token_of_role(token: str, role: Role) -> str:
+    """Return the token of a role, which is made from the daemon's own token, that of ``admin``."""
+    digest = hmac.digest(token.encode(), f"trackside {role}".encode(), "sha256")
+    return token if role == "admin" else base64.urlsafe_b64encode(digest[:24]).decode()
+
+
 class Token:
     """The secret that opens the API, readable only by this user.
 
     Args:
         path: The file from which trackside commands read it, while the daemon runs.
-        stored: The file that keeps it for the next start, so that open dashboards continue.
+        stored: The file that keeps it for the next start, so that open dashboards continue, and the old one while it lasts.
 
     Raises:
         OSError: *path* cannot be written.
@@ -47,7 +57,7 @@ class Token:
     def __init__(self, path: Path, stored: Path) -> None:
         self.path = path
         self._stored = stored
-        self.value = _read(stored)
+        self.value, self._old, self._old_until = _read(stored)
         if not self.value:
             self.value = secrets.token_urlsafe(24)
             # On a full disk, the daemon starts all the same, with a token for this time.
@@ -55,30 +65,38 @@ class Token:
                 _write(stored, self.value)
         _write(path, self.value)
 
-    def rotate(self) -> None:
-        """Replace the token by a new one; the old one opens nothing any more.
+    def rotate(self, keep: float = 0.0) -> None:
+        """Replace the token by a new one; the old one opens nothing any more once *keep* seconds are over.
 
         Raises:
             OSError: A file cannot be written, so the old token stays.
         """
-        value = secrets.token_urlsafe(24)
-        _write(self._stored, value)
+        value, until = secrets.token_urlsafe(24), time.time() + keep
+        _write(self._stored, f"{value} {self.value} {until:.0f}" if keep else value)
         _write(self.path, value)
-        self.value = value
+        self.value, self._old, self._old_until = value, self.value, until if keep else 0.0
 
-    def matches(self, authorization: str) -> bool:
-        """Return True when an Authorization header contains the token, as ``Bearer TOKEN``."""
+    def role(self, authorization: str) -> Role | None:
+        """Return the role of the token that an Authorization header contains, as ``Bearer TOKEN``; None without a valid one."""
         scheme, _, given = authorization.partition(" ")
-        # Takes the same time wherever the texts differ, so that it does not reveal the token byte by byte.
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.value.encode())
+        found: Role | None = None
+        for token in (self.value, self._old if time.time() < self._old_until else ""):
+            for role in ROLES if token else ():
+                # Takes the same time wherever the texts differ, so that it does not reveal the token byte by byte.
+                if hmac.compare_digest(given.strip().encode(), token_of_role(token, role).encode()):
+                    found = role
+        return found if scheme.lower() == "bearer" else None
 
     def remove(self) -> None:
         """Delete the file."""
         self.path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> str:
-    """Return the token in a file; empty without a file that this user alone could have written and read."""
+def _read(path: Path) -> tuple[str, str, float]:
+    """Return the token in a file, the old one, and the Unix time until which that one is valid.
+
+    All are empty without a file that this user alone could have written and read.
+    """
     # O_NONBLOCK: a FIFO would block the daemon.
     with (
         suppress(OSError, UnicodeDecodeError),
@@ -87,8 +105,9 @@ def _read(path: Path) -> str:
         status = os.fstat(file.fileno())
         is_private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
         text = file.read(100).strip() if is_private and status.st_nlink == 1 else ""
-        return text if re.fullmatch(r"[\w-]{32}", text, re.ASCII) else ""
-    return ""
+        if match := re.fullmatch(r"([\w-]{32})(?: ([\w-]{32}) (\d{1,12}))?", text, re.ASCII):
+            return match[1], match[2] or "", float(match[3] or 0)
+    return "", "", 0.0
 
 
 def _write(path: Path, token: str) -> None:
@@ -99,7 +118,7 @@ def _write(path: Path, token: str) -> None:
 
 
 class TokenMiddleware:
-    """Middleware that checks the Host header and the token.
+    """Middleware that checks the Host header, the token and the role; an endpoint of the API may need a higher role.
 
     Reading ``/metrics`` and ``/-/…`` needs no token. All other paths require one of the daemon's host names; the API and
     all methods that change something also require the token. Credentials of the web configuration replace both checks,
@@ -142,25 +161,39 @@ class TokenMiddleware:
         cross_site = error_response(403, "cross_site", message) if foreign else None
         if path.startswith("/-/") and not changes:
             return None
-        if scope.get(CREDENTIALS):
-            return cross_site
+        is_metrics = path == "/metrics" and not changes
+        is_api = path.startswith("/api/")
+        if role := scope.get(ROLE):
+            needed: Role = "metrics" if is_metrics else "admin" if changes and not is_api else "read"
+            return cross_site or role_error(scope, needed)
         given = headers.get("host", "")
         host = _name(given)
-        is_metrics = path == "/metrics" and not changes
         if not (self._serves_metrics(host) if is_metrics else host in self._hosts):
             # Against DNS rebinding: a foreign page's host name may point to this address.
             return error_response(421, "host", f"the host {given!r} is not served; to allow it, set web.allowed-hosts")
-        if is_metrics or not (changes or (path.startswith("/api/") and not self._public_read)):
+        if is_metrics or not (changes or is_api):
             return None
-        if self._token.matches(headers.get("authorization", "")):
-            return cross_site
-        about = "the API" if path.startswith("/api/") else "a request that changes something"
+        role = scope[ROLE] = self._token.role(headers.get("authorization", ""))
+        if role is None and self._public_read and not changes:
+            role = scope[ROLE] = "read"
+        if role is not None:
+            return cross_site or role_error(scope, "read" if is_api else "admin")
+        about = "the API" if is_api else "a request that changes something"
         message = f"{about} requires 'Authorization: Bearer TOKEN' with the token in {self._token.path}"
         return error_response(401, "token", message, {"WWW-Authenticate": "Bearer"})
 
     def _serves_metrics(self, host: str | None) -> bool:
         # A rebound name is always a name: pages cannot make a browser send an address, or no host, of their choice.
         return self._any_host or host == "" or host in self._metrics_hosts or (host is not None and _is_address(host))
+
+
+def role_error(scope: Scope, needed: Role) -> JSONResponse | None:
+    """Return the refusal of a request whose role does not suffice; None if it does."""
+    if permits(role := scope.get(ROLE), needed):
+        return None
+    return error_response(
+        403, "role", f"{scope['method']} {scope['path']} needs the role {needed}, and yours is {role}"
+    )
 
 
 def _with_defaults(send: Send, path: str) -> Send:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.text import seconds
+from trackside_daemon.web.http.roles import Role
 
 MAX_BCRYPT_COST = 15  # highest bcrypt cost; at this cost a password check takes seconds
 
@@ -182,7 +183,18 @@ class WebConfig(Section):
     basic_auth_users: Annotated[
         dict[str, Annotated[str, AfterValidator(_check_bcrypt)]], AfterValidator(_check_users)
     ] = Field(default_factory=dict)
+    basic_auth_roles: dict[str, Role] = Field(default_factory=dict)
     rate_limit: RateLimitSection = RateLimitSection()
+
+    @model_validator(mode="after")
+    def _check_roles(self) -> WebConfig:
+        if unknown := [name for name in self.basic_auth_roles if name not in self.basic_auth_users]:
+            raise ValueError(f"basic_auth_roles: basic_auth_users has no user {unknown[0]!r}")
+        return self
+
+    def role(self, user: str) -> Role:
+        """Return the role of a user: ``metrics`` if others have one and this one has none, as in a half-written file."""
+        return self.basic_auth_roles.get(user, "metrics") if self.basic_auth_roles else "admin"
 
     @property
     def authenticates(self) -> bool:
@@ -200,6 +212,7 @@ class WebConfig(Section):
             "client_auth_type": tls is not None and tls.client_auth_type.startswith("Require"),
             "client_allowed_sans": tls is not None and bool(tls.client_allowed_sans),
             "basic_auth_users": bool(self.basic_auth_users),
+            "basic_auth_roles": bool(self.basic_auth_roles),
         }
         return frozenset(name for name, is_active in active.items() if is_active)
 

@@ -3,6 +3,7 @@
 import logging
 import ssl
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from trackside.environment.paths import open_regular
 from trackside.log_once import LogOnce
 from trackside.os_errors import os_error_text
 from trackside_daemon.web.http.config import WebConfig, WebConfigError, read_config
-from trackside_daemon.web.http.tls import PemFiles, TlsContext, make_context
+from trackside_daemon.web.http.tls import PemFiles, TlsContext, certificate_end, make_context
 
 MAX_BYTES = 1024 * 1024  # size limit of each file; real ones are far smaller
 
@@ -25,11 +26,13 @@ class ActiveConfig(NamedTuple):
         config: The parsed file.
         tls: The TLS context made from it; None for plain HTTP.
         sources: The content of every file that was read.
+        certificate_end: When the certificate expires, in Unix seconds; None without one.
     """
 
     config: WebConfig
     tls: TlsContext | None
     sources: tuple[bytes, ...]
+    certificate_end: float | None = None
 
 
 class ConfigFile:
@@ -38,11 +41,15 @@ class ConfigFile:
     Args:
         file: The path, to which paths in the file are relative. Empty for no configuration, which restricts nothing.
 
+    Attributes:
+        reloaded: Called after a reload, in the thread of the web server.
+
     Raises:
         WebConfigError: The configuration is invalid.
     """
 
     def __init__(self, file: str) -> None:
+        self.reloaded: Callable[[], None] = lambda: None
         self._file = Path(file) if file else None
         self._referenced_files: tuple[Path, ...] = ()
         self._logged = LogOnce()
@@ -71,6 +78,11 @@ class ConfigFile:
         """Return True when every request needs a client certificate or a password."""
         return self._active.config.authenticates
 
+    @property
+    def certificate_end(self) -> float | None:
+        """Return when the certificate in use expires, in Unix seconds; None without one."""
+        return self._active.certificate_end
+
     def _reload(self) -> None:
         try:
             new = self._read()
@@ -90,6 +102,7 @@ class ConfigFile:
         self._logged.clear()
         self._active = new
         log.info("%s: reloaded", self._file)
+        self.reloaded()
 
     def _log_once(self, problem: str) -> None:
         if self._logged.first("", problem):
@@ -125,7 +138,7 @@ class ConfigFile:
             )
         )
         try:
-            return ActiveConfig(config, make_context(section, pems), (text, *pems))
+            return ActiveConfig(config, make_context(section, pems), (text, *pems), certificate_end(pems.cert))
         except ValueError as error:
             raise WebConfigError(f"{self._file}: tls_server_config.{error}") from None
 

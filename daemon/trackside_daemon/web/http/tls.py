@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
@@ -82,6 +83,32 @@ def make_context(section: TlsSection, pems: PemFiles) -> TlsContext:
         except ssl.SSLError:
             raise ValueError(f"{_setting_name(section, 'client_ca')}: contains no certificate in PEM") from None
     return context
+
+
+def certificate_end(pem: bytes) -> float:
+    """Return when the first certificate of a file expires, in Unix seconds; `ssl` tells that of a peer's only.
+
+    See RFC 5280, section 4.1: Certificate, its TBSCertificate, and there the Validity.
+    """
+    text = pem.decode("ascii", "ignore")
+    begin = text.index("-----BEGIN CERTIFICATE-----")
+    body = ssl.PEM_cert_to_DER_cert(text[begin : text.index("-----END CERTIFICATE-----") + 25])
+    fields = [*_elements(next(_elements(next(_elements(body))[1]))[1])]
+    validity = fields[4 if fields[0][0] == 0xA0 else 3][1]  # the version, which version 1 leaves out, comes first
+    kind, moment = [*_elements(validity)][1]
+    year = "%y" if kind == 0x17 else "%Y"  # UTCTime, or from 2050 on GeneralizedTime
+    return datetime.strptime(moment.decode() + "+0000", f"{year}%m%d%H%M%SZ%z").timestamp()
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield tag and content of each element of a value in DER (X.690)."""
+    place = 0
+    while place < len(data):
+        tag, length, place = data[place], data[place + 1], place + 2
+        if length > 0x80:
+            length, place = int.from_bytes(data[place : place + length - 0x80], "big"), place + length - 0x80
+        yield tag, data[place : place + length]
+        place += length
 
 
 def _choose_ciphers(context: TlsContext, section: TlsSection) -> None:

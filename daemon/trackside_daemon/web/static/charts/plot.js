@@ -9,8 +9,8 @@ export const FONT = "12px Inter, system-ui, sans-serif";
 
 const LABEL_FONT = "11px Inter, system-ui, sans-serif";
 const MOST_LINES = 12; // With more lines, labels would cover each other.
-const MOST_CHARACTERS = 14;
-const END_CHARACTERS = 8; // Names differ at their ends.
+const MOST_CHARACTERS = 16;
+const END_CHARACTERS = 10; // Names differ at their ends.
 const LINE_HEIGHT = 12;
 const GAP = 5;
 const measure = document.createElement("canvas").getContext("2d");

@@ -112,6 +112,7 @@ class RunPage {
     this.selection.tools.append(columnSelect(workspace));
     this.reinforcement = new Reinforcement(run, onSteps(this.selection), onZoom, address.signal);
     this.charts = new Charts(run, this.selection, workspace, onZoom, address.signal);
+    this.charts.update(run); // Before the charts of the machine ask for theirs.
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
     this.metrics = new Metrics(this.selection);
     this.performance = new Performance(run, address.signal);
@@ -119,11 +120,10 @@ class RunPage {
     this.layers = new Layers(run, onSteps(this.selection), address.signal);
     const [benchmarks, checkpoints, captures] = [Benchmarks, Checkpoints, Captures].map((Section) =>
       new Section(run, address.signal));
-    const ending = new Ending(run, address.signal);
-    const [media, code] = [false, true].map((isCode) => new Media(run, address.signal, isCode));
+    const [ending, media] = [new Ending(run, address.signal), new Media(run, address.signal)];
     const [phaseTimes, config, architecture, attemptTable] = [phases(), configuration(), model(), attempts()];
     this.sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures,
-      phaseTimes, config, architecture, attemptTable, code];
+      phaseTimes, config, architecture, attemptTable];
     const times = { root: h("div.pair.run-times", {}, this.performance.ledger, phaseTimes.root) };
     /** @type {[string, string, { root: HTMLElement }[]][]} */
     const tabs = [
@@ -137,7 +137,7 @@ class RunPage {
       ["captures", "Captures", [captures]],
       ["checkpoints", "Checkpoints", [checkpoints]],
       ["benchmarks", "Benchmarks", [benchmarks]],
-      ["details", "Details", [config, this.metrics, attemptTable, code]],
+      ["details", "Details", [config, this.metrics, attemptTable, media.parts[1]]],
     ];
     this.first = run.tags.includes("benchmark") && !run.step ? "benchmarks" : "charts";
     this.tabs = new Tabs(tabs.map(([name, text, parts]) => [name, text, parts.map((part) => part.root)]),
@@ -167,7 +167,7 @@ class RunPage {
     this.head.update(run);
     this.selection.update(run);
     this.reinforcement.update(run);
-    this.charts.update(run);
+    this.charts.update(run); // Before the charts of the machine ask for theirs.
     this.metrics.update(run);
     for (const item of this.sections) item.update(run);
   }

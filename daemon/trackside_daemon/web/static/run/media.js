@@ -8,27 +8,26 @@ const CACHED = 40; // Contents of a series that are kept, so that the slider mov
 const CODE = "trackside/code";
 
 export class Media {
-  constructor(/** @type {Run} */ run, signal, isCode = false) {
+  constructor(/** @type {Run} */ run, signal) {
     this.id = run.id;
     this.signal = signal;
-    this.isCode = isCode;
-    this.count = h("span.quiet");
-    this.list = h("div.media");
-    this.root = fold(isCode ? "Code" : "Media", { hidden: true }, [this.count], this.list);
+    this.parts = ["Media", "Code"].map((name) => ({ root: fold(name, { hidden: true }, [], h("div.media")) }));
+    this.root = this.parts[0].root;
   }
 
   async update(/** @type {Run} */ run) {
     if (this.loaded && ENDED.has(run.state) && this.state === run.state) return;
     try {
-      const media = (await getJson(`${runPath(this.id)}/media`, this.signal)).media
-        .filter(({ key }) => (key === CODE) === this.isCode);
+      const { media } = await getJson(`${runPath(this.id)}/media`, this.signal);
       this.loaded = true;
       this.state = run.state;
-      this.root.hidden = !media.length;
-      setText(this.count, plural(media.length, "item"));
-      const series = Map.groupBy(media, ({ kind, key, rank }) => JSON.stringify([kind, key, rank]));
-      syncRows(this.list, [...series.values()], ([first]) => `${first.kind} ${first.key} ${first.rank}`,
-        ([first]) => new Series(this.id, first, this.signal).root);
+      for (const { root } of this.parts) {
+        const items = media.filter(({ key }) => (key === CODE) === (root !== this.root));
+        root.hidden = !items.length;
+        const series = Map.groupBy(items, ({ kind, key, rank }) => JSON.stringify([kind, key, rank]));
+        syncRows(root.lastChild, [...series.values()], ([first]) => `${first.kind} ${first.key} ${first.rank}`,
+          ([first]) => new Series(this.id, first, this.signal).root);
+      }
     } catch {
       // The frame reports the outage; the next update tries again.
     }
