@@ -42,7 +42,7 @@ from trackside_daemon.config.names import describe, setting_paths
 from trackside_daemon.documents.run import HIGHER_IS_BETTER, LOWER_IS_BETTER, SPREAD
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.capture import FINAL
-from trackside_daemon.model.families import alerts, daemon, derived, ray, rl, training
+from trackside_daemon.model.families import alerts, daemon, derived, foreign, ray, rl, training
 from trackside_daemon.model.families.catalogue import catalogue, metrics
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import ENDS
@@ -296,6 +296,7 @@ def sections() -> dict[str, list[Metric]]:
         **{one.name: list(one.metrics) for one in HOST},
         "kubelet": list(PodOwnersCollector.metrics),
         "ray": list(ray.FAMILIES),
+        "textfile": [foreign.TEXTFILE_MTIME, foreign.TEXTFILE_ERROR],
         "sampler": _starting(daemon, "trackside_collector"),
         "ingest": [*_starting(daemon, "trackside_ingest"), training.SERIES_REJECTED],
         "pipeline": _starting(daemon, "trackside_pipeline"),
