@@ -42,7 +42,7 @@ from trackside_daemon.config.names import describe, setting_paths
 from trackside_daemon.documents.run import HIGHER_IS_BETTER, LOWER_IS_BETTER, SPREAD
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.capture import FINAL
-from trackside_daemon.model.families import alerts, daemon, derived, ray, rl, training
+from trackside_daemon.model.families import alerts, daemon, derived, foreign, ray, rl, training
 from trackside_daemon.model.families.catalogue import catalogue, metrics
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import ENDS
@@ -218,6 +218,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "import_run": {"run": "imported-1", "samples": 12000, "notes": []},
     "pause_gpu": {"released": True, "paused_until": 1700000600.0, "holders": []},
     "resume_gpu": {"resumed": True},
+    "get_fleet": {"runs": [{"id": "gpt-small", "state": "running", "hosts": ["node-1"]}], "problems": []},
     "get_processes": {
         "processes": [
             {
@@ -295,6 +296,7 @@ def sections() -> dict[str, list[Metric]]:
         **{one.name: list(one.metrics) for one in HOST},
         "kubelet": list(PodOwnersCollector.metrics),
         "ray": list(ray.FAMILIES),
+        "textfile": [foreign.TEXTFILE_MTIME, foreign.TEXTFILE_ERROR],
         "sampler": _starting(daemon, "trackside_collector"),
         "ingest": [*_starting(daemon, "trackside_ingest"), training.SERIES_REJECTED],
         "pipeline": _starting(daemon, "trackside_pipeline"),
@@ -545,7 +547,7 @@ def _operation(
     asked, answer = examples.get(f"{method} {path}", (path, None))
     asked = re.sub(r"{(\w+)}", lambda place: PLACES[place[1]], asked)
     answer = EXAMPLES.get(name, answer)
-    if answer is None and answers.get(name) in {"Alert", "Capture"}:
+    if answer is None and answers.get(name) in ("Alert", "Capture"):
         answer = examples[{"Alert": "GET /alerts/{number}", "Capture": "GET /captures/{capture}"}[answers[name]]][1]
     data = f" -d '{body['description']}'" if body and body["description"].startswith("{") else ""
     words = "" if method == "GET" else f" -X {method}"

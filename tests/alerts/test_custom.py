@@ -11,7 +11,10 @@ from alerts.ticking import FAMILIES, Machine
 from processes import ROOT
 
 from trackside_daemon.alerts.rules.custom import RuleError, rules
+from trackside_daemon.alerts.rules.evaluation import TICK, RuleEvaluator
 from trackside_daemon.config.loading import ConfigError, load
+from trackside_daemon.model.metric import Batch, ForeignMetric, Sample
+from trackside_daemon.model.state import State
 from trackside_daemon.service.config import Config
 
 LIVES = ' and on (cluster, namespace, job, instance, pod, run, rank) (trackside_training_rank_state{state=~"starting|running|stalled"} > 0)'
@@ -222,3 +225,15 @@ def test_a_threshold_that_is_misspelt_is_named(tmp_path: Path) -> None:
     path.write_text("alerts: {thresholds: {shm-ratio: 0.8, disk-full-in: 2h}}\n", encoding="utf-8")
     thresholds = load(Config, path).alerts.thresholds
     assert (thresholds.shm_ratio, thresholds.disk_full_in) == (0.8, 7200.0)
+
+
+def test_a_rule_names_a_family_of_another_program(tmp_path: Path) -> None:
+    text = "{alert: Raid, metric: 'family:raid_degraded', labels: {md: '~md.*'}, above: 0, summary: '{md} of {host}'}"
+    (rule,) = read(tmp_path, text)
+    assert rule.promql() == 'raid_degraded{md=~"md.*"} > 0'
+    state = State()
+    state.update(
+        Batch("textfile", [Sample(ForeignMetric("raid_degraded", "gauge", "", ("host", "md")), ("a", "md0"), 1)])
+    )
+    (found,) = RuleEvaluator(state, [rule], lambda: 0.0).accept(Batch(TICK))
+    assert (found.summary, found.labels) == ("md0 of a", (("host", "a"), ("md", "md0")))

@@ -76,7 +76,7 @@ def test_files_have_every_sample_and_a_second_export_changes_nothing(directory: 
         mask = pa.compute.and_(pa.compute.equal(table["rank"], one.rank), pa.compute.equal(table["key"], one.key))
         rows = table.filter(mask)
         assert rows["step"].to_pylist() == list(one.steps)
-        assert rows["time"].cast("int64").to_pylist() == list(one.times)
+        assert rows["time"].cast("int64").to_pylist() == list(one.times_us)
         assert bits(rows["value"].to_pylist()) == bits(one.values)
     assert write(directory, str(tmp_path)) == {"odd": None, "evil": None}
     assert files(tmp_path) == written

@@ -12,13 +12,12 @@ from trackside_daemon.history.read.series import LogTails, Window
 from trackside_daemon.history.training_counters import INTERVAL, MOST_RANKS, TrainingCounters
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.records import MachineSample
 from trackside_daemon.model.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from trackside_daemon.model.records import MachineSample
 
 RUN, RANKS, SECONDS = "lab", 2, 100
 
@@ -91,3 +90,25 @@ def test_a_rank_that_became_slow_is_seen_against_its_own_past() -> None:
     ratios = _against_past([*([0.1] * 8), None, 0.1, 0.2])
     assert ratios[:9] == [None] * 9
     assert ratios[9:] == pytest.approx([1.0, 2.0])
+
+
+def test_collectives_are_compared_with_their_past_and_their_peers(tmp_path: Path) -> None:
+    def values(second: float) -> dict[str, float]:
+        found = {f'trackside_gpu_rank_info{{gpu="0",rank="0",run="{RUN}",uuid="GPU-0"}}': 1.0}
+        for comm, gpu in (("slow", 0), ("fast", 0), ("foreign", 1)):
+            labels = (
+                f'collective="AllReduce",comm_name="{comm}",gpu="GPU{gpu}",message_size="1-2GB",node="n",nranks="8"'
+            )
+            found[f"nccl_bus_bandwidth_gbs{{{labels}}}"] = 20.0 if comm == "slow" and second >= 90 else 40.0
+            found[f"nccl_collective_exec_time_microseconds{{{labels}}}"] = 5000.0
+        return found
+
+    with history(tmp_path) as kept:
+        kept.put([opened(RUN), column(RUN, ["loss"], SECONDS)])
+        kept.put([MachineSample(BEGIN + second, values(second)) for second in range(0, SECONDS, 5)])
+        kept.put([finished(RUN, after=SECONDS)])
+        with kept.database.reading() as connection:
+            slow, fast = read_performance(connection, RUN, LogTails(connection), 6)["collectives"]
+    about = {"communicator": "slow", "ranks": "8", "operation": "AllReduce", "size": "1-2GB", "slowest": "n GPU0"}
+    assert slow == {**about, "bandwidth": 20.0, "usual": 40.0, "peers": 40.0, "seconds": 0.005}
+    assert (fast["communicator"], fast["bandwidth"], fast["peers"]) == ("fast", 40.0, 20.0)

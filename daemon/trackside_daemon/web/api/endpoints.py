@@ -83,7 +83,7 @@ TAGS = {
     "Layers": "/runs/{id}/layer",
     "Captures": "/captures|/runs/{id}/(captures|stacks|ping)",
     "Artifacts": "/runs/{id}/(checkpoints|console|media|batches)",
-    "Runs": "/runs",
+    "Runs": "/runs|/fleet",
     "Alerts": "/alerts|/silences|/events",
     "Machine": "/machine|/processes|/gpu",
     "Daemon": "/",
