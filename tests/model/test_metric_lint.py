@@ -108,7 +108,7 @@ def test_every_family_in_the_code_is_documented(metrics: Metrics) -> None:
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "trackside_daemon"]
     known = {metric.name for module in modules for metric in metrics_in(vars(module))}
     assert known - {derived.CPU_CORE_BUSY.name} <= set(metrics)
-    assert set(metrics) == set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE))
+    assert set(metrics) == set(re.findall(r"^- `(\w+)", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE))
 
 
 def test_no_name_is_used_twice(metrics: Metrics) -> None:
