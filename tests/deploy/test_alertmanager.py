@@ -58,8 +58,7 @@ def test_secrets_are_read_from_files() -> None:
 @pytest.mark.parametrize(
     ("receiver", "labels"),
     [
-        ("heartbeat", ["alertname=Watchdog", "severity=none"]),
-        ("heartbeat", ["alertname=TracksideWatchdog", "severity=info"]),
+        ("heartbeat", ["alertname=TracksideWatchdog", "severity=none"]),
         ("nobody", ["alertname=TracksideRunStarted", "severity=info", "run=gpt"]),
         ("nobody", ["alertname=TracksideOomKilled", "severity=info", "instance=node7:21790"]),
         ("training", ["alertname=TracksideLossSpike", "severity=warning", "run=gpt", "rank=3"]),
@@ -290,7 +289,7 @@ def test_a_sweep_of_a_user_that_raises_is_a_mail_to_that_user(tmp_path: Path) ->
 
 
 def test_alerts_of_the_daemons_go_to_the_platform() -> None:
-    """Those of nodes that are gone, of a driver that hangs and of runs have other receivers; infos have none."""
+    """Alerts about nodes that are gone, a driver that hangs, and runs have other receivers."""
     others = {"SidecarDown", "SidecarsDown", "NvmlStuck", "RunVanished", "RunRestarting", "NodeDrained", "Watchdog"}
     names = {name.removeprefix("Trackside") for name in NAMES} - others
     for name in names:

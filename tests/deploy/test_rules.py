@@ -107,7 +107,7 @@ def written(targets: Targets = TARGETS, **settings: Any) -> str:
 
 
 @needs_promtool
-def test_a_rolling_update_pages_nobody_but_a_fifth_of_the_daemons_does(tmp_path: Path) -> None:
+def test_a_rolling_update_sends_no_page_but_a_fifth_of_the_daemons_does(tmp_path: Path) -> None:
     series = {}
     for node in range(40):
         begin = 20 + node // 4 * 8  # four at a time are away for two minutes, and come back as another pod
@@ -149,7 +149,7 @@ def test_each_threshold_keeps_the_labels_of_its_target_in_two_clusters_of_equal_
 
 
 @needs_promtool
-def test_two_replicas_without_deduplication_can_be_told_apart(tmp_path: Path) -> None:
+def test_two_replicas_without_deduplication_have_an_alert_each(tmp_path: Path) -> None:
     target = 'job="trackside", instance="n1", replica='
     series = {}
     for replica in "01":

@@ -121,7 +121,10 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside compare gpt-small gpt-wide$", Runs(r"against the baseline:\n.* step_time .*%")),
     (r"trackside show gpt-small --resources$", Runs(r"gpu utilization .* %")),
     (r"trackside report gpt-small .*--plots plots", Elsewhere(PLOTS)),
-    (r"trackside (keys|rules|replay|runs|show|why|report|compare|export|import|silence) ?", Runs()),
+    (
+        r"(?:TRACKSIDE_\w+=\S+ )?trackside (keys|rules|replay|runs|show|why|report|compare|export|import|silence) ?",
+        Runs(),
+    ),
     (r"/opt/trackside/bin/trackside doctor$", Elsewhere("tests/cli/test_doctor.py")),
     (r"promtool test rules \*\.test\.yml$", Elsewhere(RULE_TESTS)),
     (r"(promtool (check|test)|mkdir -p|cp) ", Runs()),

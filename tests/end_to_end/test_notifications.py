@@ -131,7 +131,7 @@ def test_64_ranks_are_one_message_and_a_killed_process_is_another(
         eventually(lambda: any(" 63 " in one["summary"] for one in nans(daemon)))
         (died,) = eventually(lambda: road.letters_about(PAGE, DIED))
         _scrapes(road, 3)
-    assert died.body["groupLabels"] == {"cluster": "main", "run": "dies"}
+        assert died.body["groupLabels"] == {"cluster": "main", "alertname": "TracksideTrainingProcessDied"}
     assert {one["labels"]["alertname"] for one in died.body["alerts"]} == {DIED}
     assert len(road.inbox.of(PAGE)) == 2
     assert not road.inbox.of("training")

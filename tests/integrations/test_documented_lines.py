@@ -6,13 +6,17 @@ Here stands what a user has around the lines; the tests of the page's diffs, of 
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib.util import find_spec
 from textwrap import indent
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from integrations.trainings import trained
-from processes import ROOT
+from processes import ROOT, eventually
+
+if TYPE_CHECKING:
+    from integrations.trainings import Trained
 
 PAGE = (ROOT / "docs/integrations.md").read_text("utf-8")
 
@@ -188,8 +192,8 @@ BLOCKS = {
     "fastai": Lines(
         "fastai",
         "fastai",
-        before=f"{TORCH}from fastai.basics import DataLoader, DataLoaders, Learner, mse_loss\nfrom functools import partial\n"
-        "loaders = DataLoaders(DataLoader(dataset, bs=8), DataLoader(dataset, bs=8))\nLearner = partial(Learner, loss_func=mse_loss)\n",
+        before=f"{TORCH}from fastai.basics import DataLoader, DataLoaders, Learner\nfrom functools import partial\n"
+        "loaders = DataLoaders(DataLoader(dataset, bs=8), DataLoader(dataset, bs=8))\nLearner = partial(Learner, loss_func=torch.nn.MSELoss())\n",
         after="learner.fit(1)\n",
     ),
     "ultralytics": Lines(
@@ -274,6 +278,7 @@ settings = {"amp": False, "plots": False, "verbose": False, "workers": 0, "devic
     "accelerate": Lines(
         "Accelerate",
         "accelerate torch",
+        before=f"{TORCH}from accelerate import Accelerator\n",
         after=f"accelerator.init_trackers('script')\n{LOOP}    optimizer.step()\n    accelerator.log({LOGGED}, step=step)\naccelerator.end_training()\n",
     ),
     "notebook": Lines("Notebooks", "torch", before=f"{TORCH}train = lambda batch: 0.5\n"),
@@ -292,9 +297,12 @@ settings = {"amp": False, "plots": False, "verbose": False, "workers": 0, "devic
         before=f"{TRANSFORMERS}{HYDRA}cfg.training.update(max_steps=4, use_cpu=True, save_strategy='no')\n"
         "import trackside.integrations.transformers\nfrom hydra.utils import instantiate\n",
         after=re.findall(r"```python\n(.*?)```", PAGE.split("\n## Hydra\n")[1], re.DOTALL)[1] + TRAINS,
-        key="weight_norm",
     ),
 }
+
+
+def has_finished(found: Trained, name: str) -> bool:
+    return bool(found.run(name)["state"] == "finished")
 
 
 @pytest.mark.usefixtures("only_soak")
@@ -308,7 +316,7 @@ def test_a_documented_block_pushes_the_same_alone_and_under_auto(name: str) -> N
     for command in (alone, auto):
         with trained(command, changed=changed, environ={"KERAS_BACKEND": "torch", "PYTHONWARNINGS": "ignore"}) as one:
             [run] = one.daemon.api("runs").json()["runs"]
-            assert run["state"] == "finished"
+            eventually(partial(has_finished, one, run["name"]))
             found.append(one.points(run["name"], BLOCKS[name].key))
             assert one.alarms(run["name"]) == {}
     assert len(found[0]) > 0

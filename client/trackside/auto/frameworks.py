@@ -148,11 +148,15 @@ def _has_no_gpu(model: Any) -> bool:
     return bool(model.get_param("task_type") != "GPU")  # with which CatBoost takes no callbacks
 
 
+def _has_none_of_ours(learner: Any) -> bool:
+    return all(type(one).__module__ != "trackside.integrations.fastai" for one in learner.cbs)
+
+
 train_xgboost = _adding("xgboost", "callbacks")
 train_lightgbm = _adding("lightgbm", "callbacks")
 fit_catboost = _adding("catboost", "callbacks", _has_no_gpu)
 fit_keras = _adding("keras", "callbacks")
-fit_fastai = _adding("fastai", "cbs")
+fit_fastai = _adding("fastai", "cbs", _has_none_of_ours)
 
 
 def _trains(engine: Any) -> bool:

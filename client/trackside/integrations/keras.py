@@ -52,13 +52,16 @@ class TracksideCallback(RunCallback, Callback):
         """Push the loss of a batch, or the mean of those that Keras executes at once."""
         if not logs or "loss" not in logs:
             return
-        count, before = batch + 1, self._batches
+        count, before = (
+            min(batch + 1, self.params.get("steps") or batch + 1),
+            self._batches,
+        )  # it may execute fewer at last
         mean, self._batches = float(logs["loss"]), count
         values = self._by_samples()
         if not values:  # JAX: the model has the sums of the last epoch
             values = {"loss": (count * mean - before * self._mean) / (count - before)}
         self._mean = mean
-        self.adapter.open().push(values, step=self._first + batch)
+        self.adapter.open().push(values, step=self._first + count - 1)
 
     @never_raises
     def on_test_begin(self, logs: Any = None) -> None:

@@ -178,6 +178,19 @@ def _train_two_ranks(daemon: Daemon, start_training: Callable[..., Process]) -> 
         training.stdin.close()
 
 
+def see_pictures(page: Page, loss: Locator) -> None:
+    """Download a chart as it is shown, and as SVG."""
+    with page.expect_download() as fetched:
+        loss.get_by_role("button", name="Download as PNG").click()
+    assert fetched.value.suggested_filename.endswith("-loss.png")
+    assert fetched.value.path().read_bytes().startswith(b"\x89PNG\r\n")
+    loss.get_by_role("button", name="Scale and range").click()
+    with page.expect_download() as fetched:
+        loss.get_by_role("button", name="SVG").click()
+    assert fetched.value.suggested_filename.endswith("-loss.svg")
+    assert fetched.value.path().read_bytes().startswith(b"<svg ")
+
+
 def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], open_page: Callable[..., Page]
 ) -> None:
@@ -231,15 +244,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
     page.wait_for_url(lambda url: (asked(url).get("by"), asked(url).get("ranks")) == (["time"], ["band"]))
     expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("loss by time"))
 
-    with page.expect_download() as fetched:
-        loss.get_by_role("button", name="Download as PNG").click()
-    assert fetched.value.suggested_filename.endswith("-loss.png")
-    assert fetched.value.path().read_bytes().startswith(b"\x89PNG\r\n")
-    loss.get_by_role("button", name="Scale and range").click()
-    with page.expect_download() as fetched:
-        loss.get_by_role("button", name="SVG").click()
-    assert fetched.value.suggested_filename.endswith("-loss.svg")
-    assert fetched.value.path().read_bytes().startswith(b"<svg ")
+    see_pictures(page, loss)
 
     page.get_by_role("searchbox", name="Keys").fill("f1")
     expect(page.locator("section[aria-label=Charts] figure.chart")).to_have_count(1)

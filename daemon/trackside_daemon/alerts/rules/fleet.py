@@ -100,6 +100,7 @@ def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
 
 
 def _runs(targets: Targets) -> list[FleetRule]:
+    run = f"Run {{{{ $labels.run }}}}{targets.text('namespace')}"
     # A daemon that is up again reports how its runs ended, so its own series are left out.
     vanished = f"""\
   max without ({targets.place}, state) (
@@ -114,15 +115,15 @@ unless on ({targets.of_site("run")})
             "TracksideRunVanished",
             vanished,
             "10m",
-            f"Run {{{{ $labels.run }}}}{targets.text('namespace')} was alive, no daemon has shown it for 10 minutes, and no daemon saw it end. Its nodes, or the "
-            "daemons on them, are gone.",
+            f"{run} was alive, no daemon has shown it for 10 minutes, and no daemon saw it end. Its nodes, or the daemons on "
+            "them, are gone.",
         ),
         FleetRule(
             "TracksideRunRestarting",
             f"{attempts(targets.place, '1h')} > {ATTEMPTS}",
             "",
-            f"Run {{{{ $labels.run }}}}{targets.text('namespace')} had {{{{ $value | humanize }}}} attempts in an hour, and each restart loses the steps since the "
-            "last checkpoint.",
+            f"{run} had {{{{ $value | humanize }}}} attempts in an hour, and each restart loses the steps since the last "
+            "checkpoint.",
         ),
     ]
 

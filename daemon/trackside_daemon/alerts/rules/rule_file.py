@@ -176,7 +176,8 @@ def _thresholds(
     """Return the rules that the daemon evaluates too, by group, in its order: an inhibiting rule comes first."""
     disabled = DisabledAlerts(section.off)
     groups: dict[str, list[Group]] = {}
-    for subsystem, rules in builtin.subsystems(section.thresholds).items():
+    for subsystem, every in builtin.subsystems(section.thresholds).items():
+        rules = [rule for rule in every if not rule.needs_daemon]
         described = (
             replace(
                 rule,
@@ -184,7 +185,6 @@ def _thresholds(
                 description=f"{_sentence(rule.summary)} {rule.description.removeprefix(_SINCE)}",
             )
             for rule in rules
-            if not rule.needs_daemon
         )
         up = [_record(up_rule(options.job))] if not groups else []
         counted = {rule.query.metric.name: rule.query.metric for rule in rules if rule.query.fresh}
