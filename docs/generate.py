@@ -565,7 +565,7 @@ def _notation(of: Any) -> str:
 
 
 def _examples() -> dict[str, tuple[str, Any]]:
-    """Return by method and path a recorded question and its answer, the one with the most in it."""
+    """Return by method and path a recorded question and its answer, the first with something in it."""
     patterns = [(one, re.compile(re.sub(r"{\w+}", "[^/?]+", one.path))) for one in ENDPOINTS]
     found: dict[str, tuple[str, Any]] = {}
     for file in sorted(RECORDED.rglob("*.json")):
@@ -574,8 +574,9 @@ def _examples() -> dict[str, tuple[str, Any]]:
         for question, answer in json.loads(file.read_text(encoding="utf-8")).items():
             method, asked = question.split(" ")[:2]
             one = next(one for one, pattern in patterns if pattern.fullmatch(asked.partition("?")[0]))
-            best = found.get(f"{method} {one.path}", ("", None))[1]
-            if isinstance(answer, dict) and "status" not in answer and len(str(answer)) > len(str(best or "")):
+            if isinstance(answer, dict) and "status" not in answer and any(answer.values()):
+                if f"{method} {one.path}" in found:
+                    continue
                 found[f"{method} {one.path}"] = asked, answer
     return found
 
