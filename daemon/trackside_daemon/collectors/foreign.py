@@ -7,6 +7,7 @@ from functools import lru_cache
 from trackside_daemon.model.metric import ForeignMetric, Kind, Sample
 
 SERIES = 20_000  # most series of all parts
+LABELS = 64  # most labels of a series
 # Names of the page that are the daemon's own.
 RESERVED = ("trackside_", "process_", "python_")
 

@@ -17,13 +17,12 @@ import msgspec
 
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.foreign import SERIES, ForeignFamilies, ForeignFamily, Labels
+from trackside_daemon.collectors.foreign import LABELS, SERIES, ForeignFamilies, ForeignFamily, Labels
 from trackside_daemon.http_client import protobuf
 from trackside_daemon.model.metric import Kind, Metric, Sample
 
 KEPT_SECONDS = 300.0  # for which a series is served after its last point, as Prometheus looks back
 EXPIRE_SECONDS = 10.0  # between two searches for series that have none any more
-LABELS = 64  # most labels of a point
 LONGEST = 1024  # characters of a name, a label's value or a help text
 
 _DELTA = 1  # AGGREGATION_TEMPORALITY_DELTA
