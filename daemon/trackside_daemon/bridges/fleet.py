@@ -15,6 +15,7 @@ from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 
 LIVE_SECONDS, ARCHIVE_SECONDS = 5.0, 60.0  # between two readings
+HOSTS = 10_000  # whose daemons' addresses are remembered
 LONGEST_SECONDS = 300.0  # for which the archive may be read
 _HOST = re.compile(r"[\w.-]{1,253}|\[[0-9a-fA-F:.]+\]|[\w.-]{1,253}:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", re.ASCII)
 
@@ -103,7 +104,10 @@ class Fleet:
         """Return the address of a run's page at its daemon; empty if that is not known."""
         host, instance = info.get("host", "").partition(",")[0], info.get("instance", "")
         if instance:
+            self._instances.pop(host, None)
             self._instances[host] = instance
+            if len(self._instances) > HOSTS:  # such as those of Pods, which come and go
+                del self._instances[next(iter(self._instances))]
         instance = instance or self._instances.get(host, "") or (f"{host}:21790" if host else "")
         if not _HOST.fullmatch(instance):
             return ""
