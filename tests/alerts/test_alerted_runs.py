@@ -100,6 +100,16 @@ def test_the_alert_of_many_runs_pages_if_one_of_them_may() -> None:
     assert severities == ["warning", "critical"]
 
 
+def test_an_alert_of_many_runs_is_quiet_only_if_all_are_those_of_our_commands() -> None:
+    about = ProcessInfo(command=("trackside", "benchmark"))
+    runs = known("all")
+    own = replace(opened("own", tags=("benchmark",), about=about), owner=ALICE)
+    runs.accept(Batch("sessions", records=[own]))
+    many = finding("TrainingProcessDied")._replace(run="")
+    severities = [runs.severity(many._replace(evidence={"runs": found})) for found in (["own", "gpt"], ["own"])]
+    assert severities == ["critical", "info"]
+
+
 def test_after_a_restart_of_the_daemon_a_restored_alert_is_no_worse_and_no_other() -> None:
     (before,) = fired(ActiveAlerts(runs=known()), finding("TrainingProcessDied"))
     assert before.labels == {"rank": "0", "run": "gpt", **OWNED}

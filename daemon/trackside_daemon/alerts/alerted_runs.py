@@ -118,7 +118,7 @@ class AlertedRuns:
     def severity(self, finding: Finding) -> Severity:
         """Return the severity of a finding: only some runs page, and those of our own commands notify nobody."""
         runs = (finding.run,) if finding.run else finding.evidence.get("runs", ())
-        if any(run in self._runs and self._runs[run].is_own for run in runs):
+        if runs and all(run in self._runs and self._runs[run].is_own for run in runs):
             return "info"
         if finding.severity != "critical" or not runs or finding.alert not in TROUBLES:
             return finding.severity
