@@ -32,7 +32,9 @@ _COMMENT = re.compile(rf"#[ \t]*(HELP|TYPE)[ \t]+({_NAME})(?:[ \t]+(.*))?")
 _SAMPLE = re.compile(rf"({_NAME})(?:[ \t]*\{{(.*)\}}[ \t]*|[ \t]+)([^\s{{}}]+)(?:[ \t]+(\S+))?[ \t]*")
 _PAIR = re.compile(rf"[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*({_LABEL_VALUE})[ \t]*(?:,|$)[ \t]*")
 _ESCAPE = re.compile(r'\\([\\"n])')
-_VALUE = re.compile(r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII)
+_VALUE = re.compile(
+    r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII
+)
 _KINDS: dict[str, Kind] = {"counter": "counter", "gauge": "gauge", "untyped": "unknown"}
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
 
