@@ -151,7 +151,7 @@ def test_an_agent_that_may_only_read_gets_no_tool_that_acts(site: Any) -> None:
 def test_what_an_old_token_has_opened_ends_when_its_time_is_over(site: Site) -> None:
     async def rotate() -> None:
         ended = asyncio.Event()
-        daemon = DaemonApi(dict, site.token, ended.set, dict)
+        daemon = DaemonApi(dict, site.token, ended.set, lambda _: {})
         app = Starlette(routes=[Route("/token", daemon.rotate_token, methods=["POST"])])
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
             assert (await client.post("/token", json={"keep": 0.1})).status_code == 200
