@@ -110,6 +110,8 @@ def test_the_first_help_text_counts(tmp_path: Path, first: str, second: str, err
         f"m{{{'}1 ' * 60_000} x y z\n",
         "m{" + ",".join(f'a{number}="1"' for number in range(65)) + "} 1\n",
         "".join([f'm{{a="{number}"}} 1\n' for number in range(20_001)]),
+        "".join([f'm{{a{number}="1"}} 1\n' for number in range(65)]),
+        f'm{{{"a" * 1025}="1"}} 1\n',
     ],
 )
 def test_a_bad_file_costs_only_itself_and_is_named_once(
