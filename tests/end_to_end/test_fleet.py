@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
+import threading
 import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -220,6 +222,23 @@ def test_a_target_with_impossible_numbers_is_listed_without_them(name: str) -> N
     (run,) = found["runs"]
     assert run["id"] == "id"
     json.dumps(run, allow_nan=False)
+
+
+def test_only_one_request_waits_for_a_server_that_is_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        fleet = fleet_of(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        first = threading.Thread(target=fleet.runs)
+        first.start()
+        with silent.accept()[0]:
+            assert fleet.runs() == {
+                "runs": [],
+                "problems": ["Live runs are being read"],
+                "among": 0,
+                "terms": [],
+                "hint": "",
+            }
+            assert first.is_alive()
+    first.join()
 
 
 def test_an_archive_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ class Fleet:
         self._settings = settings
         self._archive = archive
         self._lock = threading.Lock()
-        self._live: tuple[float, list[dict[str, Any]], str] = (-LIVE_SECONDS, [], "")
+        wait = "Live runs are being read" if settings.prometheus.url else ""
+        self._live: tuple[float, list[dict[str, Any]], str] = (-LIVE_SECONDS, [], wait)
         self._ended: tuple[float, list[dict[str, Any]], str] = (-ARCHIVE_SECONDS, [], "The archive is being read")
         self._reading: threading.Thread | None = None
         self._instances: dict[str, str] = {}
@@ -63,9 +64,12 @@ class Fleet:
         from trackside_daemon.bridges.prometheus_runs import live_runs  # most daemons ask no server
         from trackside_daemon.http_client.http_request import read_headers, tls_context
 
-        with self._lock:  # of several requests, one asks the server
+        server = self._settings.prometheus
+        # Of several requests, one asks the server; others would occupy all threads of the API if it is slow.
+        if not self._lock.acquire(blocking=False):
+            return self._live[1:]
+        try:
             at, runs, problem = self._live
-            server = self._settings.prometheus
             if server.url and time.monotonic() - at >= LIVE_SECONDS:
                 try:
                     headers = (
@@ -79,6 +83,8 @@ class Fleet:
                     runs, problem = [], f"Live runs are missing: {error}"
                 self._live = time.monotonic(), runs, problem
             return runs, problem
+        finally:
+            self._lock.release()
 
     def _read_archive(self) -> tuple[list[dict[str, Any]], str]:
         """Return what was read last; begin to read it again if that is due."""
