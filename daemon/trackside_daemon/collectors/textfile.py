@@ -126,9 +126,9 @@ def _labels(text: str) -> Labels:
 
 
 def _refuse_link(path: str, found: os.stat_result) -> None:
-    """Raise unless *found* is the file at *path*, or behind a link by root, by this user or by the file's owner.
+    """Refuse a file behind a link at *path*, unless the link is of root, of this user or of the owner of the file.
 
-    Whoever may write into the directory could else make this daemon show a file that it alone may read.
+    Else a user who may write into the directory could make this daemon show a file that it alone may read.
     """
     given = os.lstat(path)
     trusted = stat.S_ISLNK(given.st_mode) and given.st_uid in {0, os.geteuid(), found.st_uid}
