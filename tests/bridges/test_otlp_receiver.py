@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from processes import DEADLINE
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.testclient import TestClient
@@ -139,6 +141,18 @@ def test_a_token_is_needed_where_one_is_set_and_on_every_address_but_loopback() 
     assert at.post("{}", Authorization="Bearer secret").status_code == 200
     with pytest.raises(AddressError, match=r"otlp\.token-file"):
         otlp_server(OtlpInSection(endpoint="0.0.0.0:0"), at.collector)
+
+
+def test_a_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "BODY_SECONDS", 0.1)
+    server, address = otlp_server(OtlpInSection(endpoint="127.0.0.1:0"), Receiver().collector)
+    server.start()
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=DEADLINE) as sender:
+        head = f"POST /v1/metrics HTTP/1.1\r\nHost: {host}\r\nContent-Type: {JSON}\r\nContent-Length: 9\r\n\r\n"
+        sender.sendall(head.encode() + b"{")
+        assert sender.recv(100).startswith(b"HTTP/1.1 408 ")
+    server.stop()
 
 
 @given(st.binary(max_size=80), st.booleans())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import zlib
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.settings import OtlpInSection
 
 BODY_BYTES = 4 * 2**20  # also of what a compressed body contains
+BODY_SECONDS = 10.0  # until a body has to be complete, since eight requests that never are would keep out all others
 LIMITS = HttpLimits(connections=256, requests=8)
 _TYPES = {"application/json": True, "application/x-protobuf": False}
 
@@ -69,17 +71,21 @@ class OtlpReceiver:
             return refusal
         kind = _content_type(request)
         try:
-            points = decode(await _body(request), is_json=_TYPES[kind])
+            body = await asyncio.wait_for(_body(request), BODY_SECONDS)
+            points = decode(body, is_json=_TYPES[kind])
+        except asyncio.TimeoutError:
+            message = f"the body is not complete after {BODY_SECONDS:g} s"
+            return error_response(408, "slow", message, {"Connection": "close"})
         except OverflowError as error:
             return error_response(413, "too_large", str(error))
         except (ValueError, RecursionError, zlib.error, ClientDisconnect) as error:
             return error_response(400, "bad_request", f"no OTLP metrics: {error}")
         refused = self._collector.accept(points)
         partial = b"\x08" + encoded_varint(refused)  # ExportMetricsServiceResponse
-        body = b"\x0a" + encoded_varint(len(partial)) + partial if refused else b""
+        answer = b"\x0a" + encoded_varint(len(partial)) + partial if refused else b""
         if _TYPES[kind]:
-            body = b'{"partialSuccess":{"rejectedDataPoints":"%d"}}' % refused if refused else b"{}"
-        return Response(body, 200, None, kind)
+            answer = b'{"partialSuccess":{"rejectedDataPoints":"%d"}}' % refused if refused else b"{}"
+        return Response(answer, 200, None, kind)
 
     def _refusal(self, request: Request) -> Response | None:
         given = request.headers.get("authorization", "").encode()
