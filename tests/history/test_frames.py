@@ -272,6 +272,17 @@ def test_a_table_of_runs_is_flat_ordered_and_filtered(tmp_path: Path) -> None:
         found.to_pandas("los")
 
 
+def test_the_last_value_of_a_run_that_resumed_and_diverged_is_nan(tmp_path: Path) -> None:
+    with history(tmp_path) as made:
+        for attempt, value in enumerate((1.0, float("nan"))):
+            pushed = ingested("r", [(attempt, round((BEGIN + 1000 * attempt) * 1e6), {"val": value})], attempt=attempt)
+            made.put([opened("r", attempt=attempt), pushed, finished("r", attempt=attempt)])
+        made.wait_until_packed()
+    table = trackside.open(path=tmp_path).to_pandas("val", order_by="val")
+    assert (table["val.last"].isna().all(), list(table["val.max"])) == (True, [1.0])
+    assert not {"config", "summary"} & {*table.columns}  # a run without them has no columns of these names
+
+
 def test_series_of_the_machine_are_joined_to_the_steps(tmp_path: Path) -> None:
     watts, free = 'trackside_gpu_power_watts{gpu="%d"}', "trackside_host_memory_available_bytes"
     with history(tmp_path) as made:
