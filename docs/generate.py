@@ -218,7 +218,30 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "import_run": {"run": "imported-1", "samples": 12000, "notes": []},
     "pause_gpu": {"released": True, "paused_until": 1700000600.0, "holders": []},
     "resume_gpu": {"resumed": True},
-    "get_fleet": {"runs": [{"id": "gpt-small", "state": "running", "hosts": ["node-1"]}], "problems": []},
+    "get_fleet": {
+        "runs": [
+            {
+                "id": "gpt-small",
+                "name": "gpt-small",
+                "state": "running",
+                "cause": "",
+                "started": 1700000000.0,
+                "ended": None,
+                "attempt": 0,
+                "step": 1200,
+                "loss": 2.31,
+                "tags": [],
+                "pinned": False,
+                "user": "ann",
+                "host": "node-1",
+                "summary": {},
+                "notes": "",
+                "config": {},
+                "url": "http://node-1:21790/runs/gpt-small",
+            }
+        ],
+        "problems": [],
+    },
     "get_processes": {
         "processes": [
             {
