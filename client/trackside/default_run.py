@@ -21,7 +21,7 @@ from trackside.process_state import ProcessState
 from trackside.pytorch.watcher import Watcher
 from trackside.roles import stated
 from trackside.row_queue import RowQueue, Severity, whole_number
-from trackside.run import Run
+from trackside.run import Run, by_position_too
 from trackside.totals.flops import flops
 from trackside.totals.phases import Phase, PhaseMark, TimedLoader
 from trackside.training_log import warn
@@ -232,21 +232,25 @@ def observe(
     return _default().observe(model, optimizer, every=every, **chosen)  # type: ignore[arg-type]
 
 
+@by_position_too
 def log_image(key: str, image: Any, *, step: int | None = None) -> None:
     """Record an image in the default run, as `Run.log_image`."""
     _default().log_image(key, image, step=step)
 
 
+@by_position_too
 def log_text(key: str, text: str, *, step: int | None = None) -> None:
     """Record a text in the default run, as `Run.log_text`."""
     _default().log_text(key, text, step=step)
 
 
+@by_position_too
 def log_table(key: str, rows: Any, *, step: int | None = None, columns: Sequence[str] | None = None) -> None:
     """Record a table in the default run, as `Run.log_table`."""
     _default().log_table(key, rows, step=step, columns=columns)
 
 
+@by_position_too
 def log_histogram(key: str, values: Any, *, step: int | None = None) -> None:
     """Record a histogram in the default run, as `Run.log_histogram`."""
     _default().log_histogram(key, values, step=step)
@@ -262,6 +266,7 @@ def summary(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
     _default().summary(values, **named)
 
 
+@by_position_too
 def alert(title: str, text: str = "", *, severity: Severity = "warning") -> None:
     """Raise an alert in the default run, as `Run.alert`."""
     _default().alert(title, text, severity=severity)

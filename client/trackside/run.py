@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, wraps
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,7 @@ from trackside.numbers import read_number
 from trackside.pytorch.observer import choice
 from trackside.pytorch.watcher import Watcher
 from trackside.totals.phases import Phase, TimedLoader
+from trackside.training_log import warn
 from trackside.transport.session import MAX_LIGHT_VALUES
 
 if TYPE_CHECKING:
@@ -24,6 +26,27 @@ if TYPE_CHECKING:
     from trackside.row_queue import RowQueue, Severity
 
 T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def by_position_too(function: F) -> F:
+    """Let a method accept its keyword-only arguments by position too, with a warning: a training must not end by them."""
+    places = function.__code__.co_argcount
+    names = function.__code__.co_varnames[places : places + function.__code__.co_kwonlyargcount]
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        if len(given) > places:
+            _warn_position(function.__name__, names[0])
+            named, given = dict(zip(names, given[places:], strict=False)) | named, given[:places]
+        return function(*given, **named)
+
+    return call  # type: ignore[return-value]
+
+
+@cache  # so that a line is logged once
+def _warn_position(function: str, name: str) -> None:
+    warn(f"{function}: write {name}=... in place of {name} by position")
 
 
 class Run:
@@ -274,6 +297,7 @@ class Run:
         watcher.observe(model, wanted)
         return watcher
 
+    @by_position_too
     def log_image(self, key: str, image: Any, *, step: int | None = None) -> None:
         """Record an image, for the page of the run and for reports. The call copies it and returns; it never raises.
 
@@ -289,6 +313,7 @@ class Run:
         """
         self.queue.append_media("image", key, step, lambda: read(image))
 
+    @by_position_too
     def log_text(self, key: str, text: str, *, step: int | None = None) -> None:
         """Record a text, such as a generated one; at most 65,536 characters, without what looks like a secret.
 
@@ -302,6 +327,7 @@ class Run:
         """
         self.queue.append_media("text", key, step, lambda: text_bytes(str(text)))
 
+    @by_position_too
     def log_table(self, key: str, rows: Any, *, step: int | None = None, columns: Sequence[str] | None = None) -> None:
         """Record a table of at most 1,000 rows, 64 columns and 256 KiB; further rows are left out and counted.
 
@@ -316,6 +342,7 @@ class Run:
         """
         self.queue.append_media("table", key, step, lambda: table_json(rows, columns))
 
+    @by_position_too
     def log_histogram(self, key: str, values: Any, *, step: int | None = None) -> None:
         """Record the distribution of numbers, in 64 bins of equal width.
 
@@ -395,6 +422,7 @@ class Run:
         loads = [Load(batch, length) for batch in batch_sizes or (0,) for length in lengths or (0,)]
         return benchmark(self, model, inputs, loads, variants=variants, seconds=seconds)
 
+    @by_position_too
     def alert(self, title: str, text: str = "", *, severity: Severity = "warning") -> None:
         """Raise an alert from the training code.
 

@@ -14,6 +14,7 @@ from trackside_daemon.alerts.rules.custom import RuleError, rules
 from trackside_daemon.alerts.rules.evaluation import TICK, RuleEvaluator
 from trackside_daemon.config.loading import ConfigError, load
 from trackside_daemon.model.metric import Batch, ForeignMetric, Sample
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
 from trackside_daemon.service.config import Config
 
@@ -237,3 +238,13 @@ def test_a_rule_names_a_family_of_another_program(tmp_path: Path) -> None:
     )
     (found,) = RuleEvaluator(state, [rule], lambda: 0.0).accept(Batch(TICK))
     assert (found.summary, found.labels) == ("md0 of a", (("host", "a"), ("md", "md0")))
+
+
+def test_a_restart_keeps_labels_of_a_family_that_are_also_those_of_owners(tmp_path: Path) -> None:
+    (rule,) = read(tmp_path, "{alert: Quota, metric: 'family:quota_used_ratio', above: 0.9}")
+    quota, state = ForeignMetric("quota_used_ratio", "gauge", "", ("user",)), State()
+    state.update(Batch("textfile", [Sample(quota, (user,), 1.0) for user in ("ann", "bob")]))
+    evaluator = RuleEvaluator(state, [rule], lambda: 0.0)
+    for user in ("ann", "bob"):
+        evaluator.restore(Alert("Quota", "warning", 0.0, "", {"user": user}, "full", ""))
+    assert [found.labels for found in evaluator.accept(Batch(TICK))] == [(("user", "ann"),), (("user", "bob"),)]

@@ -221,6 +221,26 @@ def test_a_run_sends_them_with_their_steps_and_without_secrets(
     assert warning.startswith("trackside: image wrong: ValueError: a str is no image; it is dropped")
 
 
+def test_arguments_by_position_that_have_a_name_count_with_a_warning(
+    router: Router,
+    sent: Callable[[], list[MediaItem]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
+    run: Any = trackside.init("old", endpoint=router.endpoint)
+    package: Any = trackside
+    run.log_text("a", "text", 3)
+    package.log_text("b", "text", 4, "more")
+    package.log_table("c", [{"x": 1}], 5, columns=["x"])
+    run.alert("title", "text", "info")
+    package.alert("title", "text", "critical")
+    run.finish()
+    assert [item.step for item in sent()] == [3, 4, 5]
+    found = [record.getMessage() for record in caplog.records if "by position" in record.getMessage()]
+    assert len(found) == len(set(found)) == 3
+
+
 @pytest.mark.parametrize("stores", [(), ("distributions",), ("media",)])
 def test_a_daemon_that_may_store_none_of_them_is_one_line_in_the_trainings_log(
     router: Router, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stores: tuple[str, ...]

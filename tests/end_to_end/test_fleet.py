@@ -179,14 +179,15 @@ def test_victoria_metrics_has_them_too(
         check_live(url, machines, monkeypatch)
 
 
-def test_an_engine_that_is_down_costs_only_its_own_runs(tmp_path: Path) -> None:
+def test_an_engine_that_is_down_costs_only_its_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     archived(tmp_path, "old")
     archived(tmp_path, "older", config='{"lr": 0.1}', state="failed")
     archived(tmp_path, "large", config=f'{{"lr": 0.1, "text": "{"x" * 5_000_000}"}}')
     archived(tmp_path, "deep", config="[" * 100_000)
     (tmp_path / "runs" / "date=2026-11-01" / "name=a" / "bad@node2-00.1.parquet").write_bytes(b"no file of Parquet")
     url = f"http://127.0.0.1:{free_port()}"
-    fleet = Fleet(FleetSection(prometheus=PrometheusSection(url=url), daemon_url="https://{instance}/t"), str(tmp_path))
+    fleet = Fleet(FleetSection(prometheus=PrometheusSection(url=url), daemon_url="https://{instance}/t"), ".")
     assert fleet.runs()["problems"][1:] == ["The archive is being read"]
     found = eventually(lambda: (answer := fleet.runs())["runs"] and answer)
     assert listed(found).keys() == {"old", "older", "large", "deep"}

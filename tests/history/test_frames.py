@@ -272,6 +272,17 @@ def test_a_table_of_runs_is_flat_ordered_and_filtered(tmp_path: Path) -> None:
         found.to_pandas("los")
 
 
+def test_the_last_value_of_a_run_that_resumed_and_diverged_is_nan(tmp_path: Path) -> None:
+    with history(tmp_path) as made:
+        for attempt, value in enumerate((1.0, float("nan"))):
+            pushed = ingested("r", [(attempt, round((BEGIN + 1000 * attempt) * 1e6), {"val": value})], attempt=attempt)
+            made.put([opened("r", attempt=attempt), pushed, finished("r", attempt=attempt)])
+        made.wait_until_packed()
+    table = trackside.open(path=tmp_path).to_pandas("val", order_by="val")
+    assert (table["val.last"].isna().all(), list(table["val.max"])) == (True, [1.0])
+    assert not {"config", "summary"} & {*table.columns}  # a run without them has no columns of these names
+
+
 def test_series_of_the_machine_are_joined_to_the_steps(tmp_path: Path) -> None:
     watts, free = 'trackside_gpu_power_watts{gpu="%d"}', "trackside_host_memory_available_bytes"
     with history(tmp_path) as made:
@@ -291,6 +302,14 @@ def test_series_of_the_machine_are_joined_to_the_steps(tmp_path: Path) -> None:
     assert list(gpus["loss"]) == [2.0, 2.0, 4.0, 4.0]
     assert list(gpus["trackside_gpu_power_watts"]) == [102.5, 202.5, 104.5, 204.5]
     assert list(table[table["gpu"].isna()][free]) == [7.0, 7.0]
+    with history(tmp_path / "more") as made:  # a run without a push, and a key that the lowest rank does not have
+        made.put([opened("idle"), opened("two", rank=0), column("two", ["loss"], 5), opened("two", rank=1)])
+        made.put([column("two", ["acc"], 5, rank=1), MachineSample(BEGIN + 1, {free: 7.0})])
+        made.put([finished("idle"), finished("two")])
+        made.wait_until_packed()
+    idle = trackside.open("idle", path=tmp_path / "more").machine_to_pandas(free)
+    assert (list(idle[free]), idle["step"].isna().all()) == ([7.0], True)
+    assert trackside.open("two", path=tmp_path / "more").machine_to_pandas(free, join=["loss", "acc"])["loss"][0] == 1.0
     with pytest.raises(trackside.UnknownKeyError, match="of the machine, not of a rank; use machine_to_pandas"):
         run.to_pandas("trackside_gpu_power_watts")
 

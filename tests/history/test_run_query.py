@@ -16,6 +16,7 @@ from trackside_daemon.questions.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from histories import History
 
@@ -177,3 +178,18 @@ def test_a_pattern_that_takes_too_long_is_given_up(database: Asked) -> None:
     runs = Runs().answer(database, LIVE)["runs"]
     with database.reading() as connection, pytest.raises(run_query.QueryError, match=r"^/a/: takes too long"):
         run_query.select(connection, run_query.parse("/a/"), runs, seconds=-1.0)
+
+
+@pytest.mark.parametrize("selected", [{}, {"query": "loss>=0"}, {"name": "live-"}])
+def test_pages_have_each_live_run_once(tmp_path: Path, selected: dict[str, Any]) -> None:
+    names = [f"live-{number}" for number in range(5)]
+    with history(tmp_path) as made:
+        for name in names:
+            made.put([opened(name), column(name, ["loss"], 3)])
+        made.wait_until_packed()
+        facts = [{"id": name, "state": "running", "attempt": 0, "ranks": []} for name in names]
+        live, found, after = Live(CostSection, lambda: 1.3, runs=lambda: facts), list[str](), ""
+        while after is not None:
+            page = Runs(limit=2, after=after, **selected).answer(made.database, live)
+            found, after = [*found, *(run["id"] for run in page["runs"])], page["next"]
+    assert sorted(found) == names

@@ -33,6 +33,9 @@ def test_only_what_is_there_has_series() -> None:
         'trackside_training_rank_state{rank="0",run="run",state="running"} 1.0',
     ]
     assert page(Sample(gpu.PCIE_ERRORS, ("0", "G", "lcrc"), 0.0)) == []
+    # GpuThrottled averages a limit over a minute: without its zeros, a moment of it would be the whole minute.
+    limits = [Sample(gpu.CLOCK_LIMIT_ACTIVE, ("0", "G", one), 0.0) for one in ("sw_power_cap", "hw_thermal")]
+    assert page(*limits) == ['trackside_gpu_clock_limit_active{gpu="0",reason="hw_thermal",uuid="G"} 0.0']
 
 
 def test_the_duration_of_a_step_keeps_its_count_and_sum() -> None:

@@ -114,7 +114,7 @@ def own_watch() -> Iterator[None]:
     """Let a thread that has a run of its own have a watch of its own. From the first one on, each hook finds that of its thread."""
     with _begins_threads:
         if _steps and watches:
-            for hook in [hook for hook in hooks.values() if getattr(hook.work, "__self__", None) is watches[0]]:
+            for hook in [hook for hook in list(hooks.values()) if getattr(hook.work, "__self__", None) is watches[0]]:
                 hook.work = _in_thread(hook.work.__name__)
             _steps.pop().remove()
             _register_step(_in_thread("after_step"))

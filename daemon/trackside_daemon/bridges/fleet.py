@@ -4,8 +4,9 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from trackside_daemon.bridges.parquet.archived_request import MODULE, Archived, ArchiveRequest
 from trackside_daemon.bridges.settings import FleetSection
@@ -30,7 +31,9 @@ class Fleet:
 
     def __init__(self, settings: FleetSection, archive: str) -> None:
         self._settings = settings
-        self._archive = archive
+        has_place = not archive or urlsplit(archive).scheme
+        # The process that reads it runs in another directory.
+        self._archive = archive if has_place else str(Path(archive).expanduser().absolute())
         self._lock = threading.Lock()
         wait = "Live runs are being read" if settings.prometheus.url else ""
         self._live: tuple[float, list[dict[str, Any]], str] = (-LIVE_SECONDS, [], wait)

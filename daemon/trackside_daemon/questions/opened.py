@@ -175,7 +175,8 @@ def _seconds(moment: Moment | None, *, end: bool = False) -> float | None:
 def _row(run: Mapping[str, Any], config: Any, values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return a run as a row of a table."""
     facts = {name: value for name, value in run.items() if name not in {"summary", "attempt_list"}}
-    found = {**facts, **flat(config or {}, "config"), **flat(run["summary"], "summary")}
+    found = {**facts, **(flat(config, "config") if config else {})}
+    found |= flat(run["summary"], "summary") if run["summary"] else {}
     for key, of_key in values.items():
         found |= {f"{key}.{name}": None if value is None else float(value) for name, value in of_key.items()}
     return found

@@ -290,8 +290,8 @@ class RunHistory:
         with self._reading() as connection:
             lowest = min((one.rank for one in reader.series(connection, self.id) if one.rank is not None), default=0)
         joined = listed(join) or []
-        steps = self.to_pandas(joined or None, ranks=lowest).dropna(axis=1, how="all").drop(columns=["attempt", "rank"])
-        steps = steps.astype({"step": "Int64"})[["time", "step", *joined]].sort_values("time").ffill()
+        steps = self.to_pandas(joined or None, ranks=lowest)[["time", "step", *joined]]
+        steps = steps.astype({"step": "Int64"}).sort_values("time").ffill()
         return frames.machine_table(machine, steps)
 
     def __repr__(self) -> str:

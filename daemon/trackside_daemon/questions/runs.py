@@ -69,7 +69,8 @@ class Runs(Question, frozen=True, kw_only=True):
         stored = reader.runs(connection, selection._replace(limit=limit + 1))
         last = stored[limit - 1]["id"] if len(stored) > limit else None
         runs = _merged(connection, stored[:limit], live.runs(), selection)
-        if self.after:  # live ones came with the first answer, also those of later ones
+        if self.after and not self.query and not any(selection._replace(limit=0, after="")):
+            # Without a filter, all live ones came with the first answer.
             alive = {run["id"] for run in live.runs() if run["state"] not in ENDED}
             runs = [run for run in runs if run["id"] not in alive]
         answer: dict[str, Any] = {"next": last}

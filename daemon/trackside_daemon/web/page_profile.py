@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import cast
 
+from trackside_daemon.alerts.rules.builtin.gpu import ACTIVE
 from trackside_daemon.model.families import gpu, process, training
 from trackside_daemon.model.metric import Distribution
-from trackside_daemon.model.state import PageFamily
+from trackside_daemon.model.state import PageFamily, PageSeries
 
 # Families without their series of value 0: those of a state, condition or error that is not there, and of absent workers.
 WITHOUT_ZEROS = frozenset(
@@ -40,10 +41,16 @@ def apply(page: list[PageFamily]) -> list[PageFamily]:
 
 def _reduced(rows: PageFamily) -> PageFamily:
     if rows.metric in WITHOUT_ZEROS:
-        kept = [pair for pair in zip(rows.series, rows.values, strict=True) if pair[1]]
+        kept = [pair for pair in zip(rows.series, rows.values, strict=True) if pair[1] or _is_averaged(pair[0])]
         return PageFamily(rows.metric, [one for one, _ in kept], [value for _, value in kept])
     if rows.metric is training.STEP_DURATION:
         values = [cast("Distribution", value) for value in rows.values]
         undivided: list[float | Distribution] = [value._replace(counts=(sum(value.counts),)) for value in values]
         return PageFamily(_UNDIVIDED, rows.series, undivided)
     return rows
+
+
+def _is_averaged(one: PageSeries) -> bool:
+    """Return whether a rule needs the zeros of a series: an average over a minute of what is above 0 would always be 1."""
+    place = gpu.CLOCK_LIMIT_ACTIVE.labels.index("reason")
+    return one.metric is gpu.CLOCK_LIMIT_ACTIVE and all(reason.matches(one.labels[place]) for reason in ACTIVE)

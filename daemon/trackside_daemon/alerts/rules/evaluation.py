@@ -138,7 +138,8 @@ class RuleEvaluator:
             return
         names = () if state.rule.absent else state.vector.labels
         for record in state.to_restore:
-            about = tuple(sorted(item for item in record.labels.items() if item[0] not in OWNER))
+            owner = {*OWNER}.difference(names)  # of a run: a series of another program may have such a label, too
+            about = tuple(sorted(item for item in record.labels.items() if item[0] not in owner))
             alert = _RuleAlert(about, now, record.started)
             alert.fires, alert.run = True, record.run
             # The windows are empty after a restart, so the condition cannot be evaluated yet.

@@ -38,19 +38,19 @@ def values(connection: sqlite3.Connection, keys: Collection[str]) -> dict[str, d
     places = ", ".join("?" * len(keys))
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for uid, key, low, high, last in connection.execute(
-        "SELECT run.uid, series.key, series.min, series.max, (SELECT last FROM block WHERE block.id >= series.id << ? "  # noqa: S608
+        "SELECT run.uid, series.key, series.min, series.max, (SELECT ifnull(last, 'nan') FROM block WHERE block.id >= series.id << ? "  # noqa: S608
         "AND block.id < series.id + 1 << ? ORDER BY block.id DESC LIMIT 1) FROM run JOIN stream ON stream.run = run.id "
         f"JOIN series ON series.stream = stream.id AND series.key IN ({places}) "
         f"WHERE NOT run.deleted AND run.id != {HOST} AND {_LOWEST} ORDER BY stream.attempt",
         (BLOCK_BITS, BLOCK_BITS, *keys),
     ):
         before = found.setdefault(uid, {}).get(key, {})
-        lows = [value for value in (low, before.get("min")) if value is not None]
-        highs = [value for value in (high, before.get("max")) if value is not None]
+        lows = [float(value) for value in (low, before.get("min")) if value is not None]
+        highs = [float(value) for value in (high, before.get("max")) if value is not None]
         found[uid][key] = {
-            "last": before.get("last") if last is None else json_number(last),
-            "min": min(lows, default=None),
-            "max": max(highs, default=None),
+            "last": before.get("last") if last is None else json_number(float(last)),
+            "min": json_number(min(lows)) if lows else None,
+            "max": json_number(max(highs)) if highs else None,
         }
     return found
 
