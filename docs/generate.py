@@ -18,6 +18,7 @@ from trackside_daemon.alerts.rules import rule_file, rule_text
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.cli.main import GROUPS as COMMANDS
 from trackside_daemon.cli.main import load
+from trackside_daemon.cli.options import written_argument
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
@@ -395,7 +396,7 @@ def _command(name: str, command: Any, level: int) -> str:
     """Return the section of a command: its usage, its sentence, its options and its examples; then those of its own commands."""
     members = getattr(command, "commands", {})
     arguments = [one for one in command.params if one.param_type_name == "argument"]
-    usage = " ".join([f"trackside {name}", *map(_argument, arguments), *(["COMMAND"] if members else [])])
+    usage = " ".join([f"trackside {name}", *map(written_argument, arguments), *(["COMMAND"] if members else [])])
     paths = set(map("__".join, setting_paths(Config)))
     settings = [one for one in command.params if one.name in paths and "__" in one.name]
     shown = [one for one in command.params if one not in settings and not one.hidden]
@@ -427,19 +428,10 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, 128, break_long_words=False, break_on_hyphens=False)
 
 
-def _argument(argument: Any) -> str:
-    """Return an argument as in a usage: ``RUN``, ``[RUN]``, ``RUN...``."""
-    name = (argument.metavar or argument.name.upper()).strip("{}")
-    name = name.upper() if name.islower() else name
-    if not argument.required and not name.startswith("["):
-        name = f"[{name}]"
-    return name if argument.nargs == 1 or name.endswith("...") else f"{name}..."
-
-
 def _spelling(parameter: Any) -> str:
     """Return how a parameter is written: ``RUN``, ``--limit N``, ``--clear / --no-clear``."""
     if parameter.param_type_name == "argument":
-        return _argument(parameter).replace("|", "\\|")
+        return written_argument(parameter).replace("|", "\\|")
     names = ", ".join(parameter.opts) + "".join(f" / {one}" for one in parameter.secondary_opts)
     value = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
     return f"{names}{value}".replace("|", "\\|")

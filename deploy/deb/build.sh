@@ -32,7 +32,7 @@ ln -s /opt/trackside/bin/trackside "$root/usr/bin/trackside"
 echo '#TRACKSIDE_OPTIONS="--config.file=/etc/trackside/trackside.yml"' > "$root/etc/default/trackside"
 
 echo /etc/default/trackside > "$root/DEBIAN/conffiles"
-install -m 755 "$here/postinst" "$here/prerm" "$here/postrm" "$root/DEBIAN"
+install -m 755 "$here/preinst" "$here/postinst" "$here/prerm" "$here/postrm" "$root/DEBIAN"
 cat > "$root/DEBIAN/control" <<CONTROL
 Package: trackside
 Version: $version

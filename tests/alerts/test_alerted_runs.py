@@ -100,6 +100,24 @@ def test_the_alert_of_many_runs_pages_if_one_of_them_may() -> None:
     assert severities == ["warning", "critical"]
 
 
+def test_of_the_tags_of_many_sessions_the_newest_count() -> None:
+    runs = AlertedRuns(AlertsSection(tags=("0", "1", "67")))
+    for first, number in ((0, 5), (0, 1), (5, 63)):
+        tags = tuple(str(tag) for tag in range(first, first + number))
+        runs.accept(Batch("sessions", records=[replace(opened("gpt", tags=tags), owner=ALICE)]))
+    assert runs.labels("gpt")["tags"] == "0,67"
+
+
+def test_an_alert_of_many_runs_is_quiet_only_if_all_are_those_of_our_commands() -> None:
+    about = ProcessInfo(command=("trackside", "benchmark"))
+    runs = known("all")
+    own = replace(opened("own", tags=("benchmark",), about=about), owner=ALICE)
+    runs.accept(Batch("sessions", records=[own]))
+    many = finding("TrainingProcessDied")._replace(run="")
+    severities = [runs.severity(many._replace(evidence={"runs": found})) for found in (["own", "gpt"], ["own"])]
+    assert severities == ["critical", "info"]
+
+
 def test_after_a_restart_of_the_daemon_a_restored_alert_is_no_worse_and_no_other() -> None:
     (before,) = fired(ActiveAlerts(runs=known()), finding("TrainingProcessDied"))
     assert before.labels == {"rank": "0", "run": "gpt", **OWNED}

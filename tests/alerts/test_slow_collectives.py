@@ -12,7 +12,7 @@ from trackside_daemon.alerts.slow_collectives import CollectiveAlerts
 from trackside_daemon.bridges.otlp.receiver import OtlpCollector, decode
 from trackside_daemon.collectors.foreign import ForeignFamilies
 from trackside_daemon.collectors.textfile import TextfileCollector
-from trackside_daemon.detectors.collectives import EVERY, Operation
+from trackside_daemon.detectors.collectives import EVERY, MOST, Operation, SlowCollectives
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.families.training import RUN_INFO
@@ -144,3 +144,11 @@ def test_an_alert_of_an_earlier_daemon_ends_if_it_is_not_found_again() -> None:
     daemon.alerts.restore(Alert("CollectiveSlow", "warning", 0.0, labels=labels, evidence={"kind": "rank"}))
     found = [(daemon.now, one.over) for _ in range(25) for one in daemon.receive(job.dump())]
     assert found == [(600.0 + EVERY, True)]
+
+
+def test_invented_hosts_have_few_verdicts() -> None:
+    watch = SlowCollectives(2.0)
+    invented = [Operation(f"h{one}", "0", f"c{one}", "1", f"o{one}", "1M", "ring") for one in range(200)]
+    for tick in range(25):
+        found = watch.update(tick * EVERY, dict.fromkeys(invented, tick / 100 + (100.0 if tick < 15 else 1.0)))
+    assert len(found) == MOST

@@ -122,6 +122,17 @@ def test_series_beyond_the_limit_are_refused_and_counted(monkeypatch: pytest.Mon
     assert len(at.series()) == 1
 
 
+@pytest.mark.parametrize("kind", [JSON, PROTOBUF])
+def test_a_request_of_very_many_parts_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = request()
+    for number in range(30):
+        many.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points.add(as_int=number)
+    body = many.SerializeToString() if kind == PROTOBUF else MessageToJson(many)
+    assert Receiver().post(body, kind).status_code == 200
+    monkeypatch.setattr(receiver, "OBJECTS", 30)
+    assert Receiver().post(body, kind).status_code == 413
+
+
 def test_a_token_is_needed_where_one_is_set_and_on_every_address_but_loopback() -> None:
     at = Receiver("Bearer secret")
     assert at.post("{}").status_code == 401

@@ -698,7 +698,9 @@ def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -
 
 def test_a_token_is_printed_and_rotated_with_and_without_a_daemon(here: Place) -> None:
     with answering(here):
-        first = here.run("token", where=False).out.strip()
+        other = f"--storage.path={here.directory / 'other'}"
+        assert here.run("token", other, where=False).refusal().endswith("start it first")
+        first = here.run("token").out.strip()
         assert first == here.socket.with_suffix(".token").read_text().strip()
         second = here.run("token", "--rotate").out.strip()
         assert second == here.socket.with_suffix(".token").read_text().strip() != first

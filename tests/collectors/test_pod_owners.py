@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,6 +108,24 @@ def test_a_refusal_a_silent_server_and_none_have_errors_of_their_own(
         silent.listen()
         with pytest.raises(StillBusy):
             PodOwnersCollector(tmp_path / "silent.sock", lambda: GPUS, Clock()).collect()
+
+
+def test_a_server_that_never_stops_to_send_has_the_same_time(tmp_path: Path) -> None:
+    frames = bytes((0, 0, 0, 4, 1, 0, 0, 0, 0)) * 1000  # SETTINGS, acknowledged
+
+    def send() -> None:
+        with suppress(OSError), endless.accept()[0] as connection:
+            while True:
+                connection.sendall(frames)
+
+    with socket.socket(socket.AF_UNIX) as endless:
+        endless.bind(str(tmp_path / "endless.sock"))
+        endless.listen()
+        sender = threading.Thread(target=send)
+        sender.start()
+        with pytest.raises(TimeoutError):
+            call(tmp_path / "endless.sock", METHOD, 0.1, 2**20)
+        sender.join()
 
 
 def test_the_kubelet_is_asked_every_ten_seconds_and_not_at_each_tick(kubelet: Callable[[bytes], Path]) -> None:

@@ -104,6 +104,14 @@ def test_the_first_help_text_counts(tmp_path: Path, first: str, second: str, err
         'good{a="1"} 3\n',
         "trackside_build_info 1\n",
         f'm{{a="{"x" * 1025}"}} 1\n',
+        # A pattern that matches in two ways would need minutes for these.
+        f"m{' ' * 200_000}{{\n",
+        f"m {'1' * 200_000}x\n",
+        f"m{{{'}1 ' * 60_000} x y z\n",
+        "m{" + ",".join(f'a{number}="1"' for number in range(65)) + "} 1\n",
+        "".join([f'm{{a="{number}"}} 1\n' for number in range(20_001)]),
+        "".join([f'm{{a{number}="1"}} 1\n' for number in range(65)]),
+        f'm{{{"a" * 1025}="1"}} 1\n',
     ],
 )
 def test_a_bad_file_costs_only_itself_and_is_named_once(
@@ -131,6 +139,21 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     assert values(page(tmp_path, {})) == ["m 1.0"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links of other users")
+def test_a_link_of_another_user_does_not_show_what_only_the_daemon_may_read(tmp_path: Path) -> None:
+    directory = tmp_path / "files"
+    directory.mkdir()
+    for name, text in (("api.token", "secret\n"), ("open.txt", "m 1\n")):
+        (tmp_path / name).write_text(text)
+        (directory / f"{name}.prom").symlink_to(tmp_path / name)
+        os.lchown(directory / f"{name}.prom", 65534, 65534)
+    os.chown(tmp_path / "open.txt", 65534, 65534)
+    collector = TextfileCollector(str(directory), ForeignFamilies())
+    assert "m" in {sample.metric.name for sample in collector.collect()}
+    assert "api.token.prom" in collector.left_out
+    assert "secret" not in collector.left_out
+
+
 def test_a_directory_without_files_has_nothing_and_a_missing_one_fails(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("m 1\n")
     with pytest.raises(NothingToCollect):
@@ -144,6 +167,17 @@ def test_what_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(foreign, "SERIES", 2)
     files = {"a.prom": "a 1\nb 1\n", "b.prom": "c 1\n", "c.prom": "d" * 30 + " 1\n"}
     assert values(page(tmp_path, files)) == ["a 1.0", "b 1.0"]
+
+
+def test_a_file_without_room_is_served_once_another_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(textfile, "FILE_BYTES", 6)
+    for name in "ab":
+        (tmp_path / f"{name}.prom").write_text(f"{name} 1\n")
+    collector = TextfileCollector(str(tmp_path), ForeignFamilies())
+    for name in "ab":
+        found = [sample.metric.name for sample in collector.collect()]
+        assert found == ["trackside_textfile_scrape_error", "trackside_textfile_mtime_seconds", name]
+        (tmp_path / "a.prom").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])

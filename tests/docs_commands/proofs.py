@@ -100,6 +100,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside demo\b", Elsewhere("tests/end_to_end/test_troubles.py")),
     (r"TRACKSIDE_COLLECTOR__GPU__TROUBLE=", Elsewhere(DEMO)),
     (r"trackside alerts show ", Elsewhere(README)),
+    (r"trackside test-alert$", Elsewhere("tests/cli/test_alerts.py")),
     (r"trackside silence --end ", Elsewhere(SILENCES)),
     (r"export TRACKSIDE_ENDPOINT=tcp:.*|python train\.py$", Elsewhere("tests/end_to_end/test_other_machines.py")),
     (r"(TORCH_\w+=1 )?torchrun .* examples/ddp_torchrun\.py ", Elsewhere(TORCHRUN)),

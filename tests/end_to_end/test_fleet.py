@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
+import threading
 import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -22,7 +24,10 @@ from starlette.routing import Route
 
 from trackside_daemon.bridges import fleet as fleet_module
 from trackside_daemon.bridges.fleet import Fleet
+from trackside_daemon.bridges.parquet import archived as archived_module
+from trackside_daemon.bridges.parquet.archived_request import ArchiveRequest
 from trackside_daemon.bridges.parquet.layout import schemas
+from trackside_daemon.bridges.prometheus_runs import QUERIES
 from trackside_daemon.bridges.settings import FleetSection, PrometheusSection
 from trackside_daemon.history.read.run_query import QueryError
 from trackside_daemon.model.families import training as f
@@ -34,6 +39,8 @@ from trackside_daemon.web.exposition import render
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from starlette.requests import Request
 
 NOW = time.time()
 
@@ -172,20 +179,67 @@ def test_victoria_metrics_has_them_too(
         check_live(url, machines, monkeypatch)
 
 
-def test_an_engine_that_is_down_costs_only_its_own_runs(tmp_path: Path) -> None:
+def test_an_engine_that_is_down_costs_only_its_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     archived(tmp_path, "old")
     archived(tmp_path, "older", config='{"lr": 0.1}', state="failed")
+    archived(tmp_path, "large", config=f'{{"lr": 0.1, "text": "{"x" * 5_000_000}"}}')
+    archived(tmp_path, "deep", config="[" * 100_000)
     (tmp_path / "runs" / "date=2026-11-01" / "name=a" / "bad@node2-00.1.parquet").write_bytes(b"no file of Parquet")
     url = f"http://127.0.0.1:{free_port()}"
-    fleet = Fleet(FleetSection(prometheus=PrometheusSection(url=url), daemon_url="https://{instance}/t"), str(tmp_path))
+    fleet = Fleet(FleetSection(prometheus=PrometheusSection(url=url), daemon_url="https://{instance}/t"), ".")
     assert fleet.runs()["problems"][1:] == ["The archive is being read"]
     found = eventually(lambda: (answer := fleet.runs())["runs"] and answer)
-    assert listed(found).keys() == {"old", "older"}
+    assert listed(found).keys() == {"old", "older", "large", "deep"}
     down, left_out = found["problems"]
     assert down.startswith(f"Live runs are missing: {url}")
     assert "bad@node2-00.1.parquet" in left_out
     assert listed(fleet.runs("lr=1e-3 tag:sweep")).keys() == {"old"}
     assert listed(fleet.runs())["old"]["url"] == "https://node2:21790/t/runs/old"
+
+
+def test_of_an_archive_the_newest_runs_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for day in range(1, 5):
+        archived(tmp_path, f"day{day}", started=datetime(2026, 10, day, tzinfo=timezone.utc))
+    monkeypatch.setattr(archived_module, "ANSWER_BYTES", archived_module.SPARE_BYTES + 700)
+    found = archived_module.read(ArchiveRequest(str(tmp_path)))
+    assert [run["id"] for run in found.runs] == ["day4", "day3"]
+    assert found.left_out == ["2 runs for which there is no room"]
+
+
+@pytest.mark.parametrize("name", ["attempt", "ended", "rank", "started", "step", "loss0"])
+def test_a_target_with_impossible_numbers_is_listed_without_them(name: str) -> None:
+    labels = {"run": "r", "run_id": "id", "instance": "a:1", "state": "failed", "rank": "0", "attempt": "2"}
+    labels |= {name: "9" * 5000} if name in labels else {}
+
+    def answer(request: Request) -> Response:
+        of = next(one for one, text in QUERIES.items() if text == request.query_params["query"])
+        found = [{"metric": labels, "value": [1, "1" if of != name else "none" if name == "loss0" else "NaN"]}]
+        return Response(json.dumps({"status": "success", "data": {"result": found}}))
+
+    service = HttpService(Starlette(routes=[Route("/api/v1/query", answer)]))
+    found = fleet_of(service.url).runs()
+    service.server.stop()
+    (run,) = found["runs"]
+    assert run["id"] == "id"
+    json.dumps(run, allow_nan=False)
+
+
+def test_only_one_request_waits_for_a_server_that_is_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        fleet = fleet_of(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        first = threading.Thread(target=fleet.runs)
+        first.start()
+        with silent.accept()[0]:
+            assert fleet.runs() == {
+                "runs": [],
+                "problems": ["Live runs are being read"],
+                "among": 0,
+                "terms": [],
+                "hint": "",
+            }
+            assert first.is_alive()
+    first.join()
 
 
 def test_an_archive_that_is_missing_is_named(tmp_path: Path) -> None:

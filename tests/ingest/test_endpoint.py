@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -194,6 +195,13 @@ def test_nothing_is_bound_beyond_this_machine_without_keys(endpoint: str) -> Non
 )
 def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
     assert refusal(endpoint) == f"{endpoint}: pushes are accepted at ipc:///PATH or tcp://HOST:PORT"
+
+
+def test_the_directory_of_the_keys_may_be_relative(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(place / "keys", ["gpu7"])
+    monkeypatch.chdir(place)
+    with closing(PushSocket(["tcp://127.0.0.1:0"], keys="keys")) as push_socket:
+        assert push_socket.keys == str(place / "keys")  # the worker that reads them runs in another directory
 
 
 def test_keys_that_no_client_could_use_are_refused(place: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from certificate_authorities import hashed
-from starlette.routing import Mount
+from processes import DEADLINE
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
 from web.conftest import Client
 
+from trackside_daemon.web.api.daemon import DaemonApi
 from trackside_daemon.web.http.auth_config import WebConfigMiddleware
 from trackside_daemon.web.http.auth_token import token_of_role
 from trackside_daemon.web.http.config_file import ConfigFile
@@ -19,6 +24,8 @@ from trackside_daemon.web.http.roles import ROLES, Role
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from web.conftest import Site
 
 # What needs another role than `read`, written once more here, so that a new endpoint that changes something is seen.
 NEEDS = {
@@ -139,6 +146,19 @@ def test_an_agent_that_may_only_read_gets_no_tool_that_acts(site: Any) -> None:
         )
         names[role] = {tool["name"] for tool in answer.json()["result"]["tools"]}
     assert names["write"] - names["read"] == {"capture"}
+
+
+def test_what_an_old_token_has_opened_ends_when_its_time_is_over(site: Site) -> None:
+    async def rotate() -> None:
+        ended = asyncio.Event()
+        daemon = DaemonApi(dict, site.token, ended.set, lambda _: {})
+        app = Starlette(routes=[Route("/token", daemon.rotate_token, methods=["POST"])])
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+            assert (await client.post("/token", json={"keep": 0.1})).status_code == 200
+        assert not ended.is_set()
+        await asyncio.wait_for(ended.wait(), DEADLINE)
+
+    asyncio.run(rotate())
 
 
 def test_an_old_token_that_is_kept_opens_the_api_until_its_time_is_over_also_after_a_restart(

@@ -149,6 +149,7 @@ rate_limit: {{interval: 500ms, burst: 20}}
         ("rate_limit: {interval: 5, burst: 1}", "rate_limit.interval: 5 is not a duration such as 1s or 500ms"),
         ("rate_limit: {interval: -1s, burst: 1}", "rate_limit.interval: '-1s' is not a duration such as 1s"),
         ("basic_auth_users: [a]", "basic_auth_users: must be a mapping"),
+        ("basic_auth_roles: {a: read}", "basic_auth_roles: basic_auth_users has no user 'a'"),
         (f"basic_auth_users: {{7: {HASH}}}", "basic_auth_users: 7 is not text; put it in quotes"),
         (
             f'basic_auth_users: {{"a:b": {HASH}}}',

@@ -16,7 +16,7 @@ from trackside_daemon.model.text import matches_wildcards, seconds
 from trackside_daemon.model.troubles import TROUBLES
 
 MAX_RUNS = 4096  # most runs that are remembered
-MAX_TAGS, TAG_LENGTH = 64, 128  # most tags of a session that count, and the longest of them
+MAX_TAGS, TAG_LENGTH = 64, 128  # most tags of a run that count, the newest, and the longest of them
 
 PROGRAMS = frozenset(("trackside", "trackside_daemon"))  # script and module of our commands
 START = 4  # words of a command in which they stand: the interpreter, -m and an option may come before
@@ -92,7 +92,8 @@ class AlertedRuns:
             "partition": "" if about is None else about.partition,
         }
         run.labels |= {name: value for name, value in stated.items() if value}
-        run.tags |= dict.fromkeys(tag for tag in hello.tags[:MAX_TAGS] if len(tag) <= TAG_LENGTH)
+        new = dict.fromkeys(tag for tag in hello.tags[:MAX_TAGS] if len(tag) <= TAG_LENGTH)
+        run.tags = dict.fromkeys([*(tag for tag in run.tags if tag not in new), *new][-MAX_TAGS:])
         run.ranks = max(run.ranks, hello.identity.world)
         run.began = min(run.began or time.time(), hello.started / 1e9)
         run.by_us = owner is None or owner.id in {"", f"uid:{os.getuid()}"}
@@ -118,7 +119,7 @@ class AlertedRuns:
     def severity(self, finding: Finding) -> Severity:
         """Return the severity of a finding: only some runs page, and those of our own commands notify nobody."""
         runs = (finding.run,) if finding.run else finding.evidence.get("runs", ())
-        if any(run in self._runs and self._runs[run].is_own for run in runs):
+        if runs and all(run in self._runs and self._runs[run].is_own for run in runs):
             return "info"
         if finding.severity != "critical" or not runs or finding.alert not in TROUBLES:
             return finding.severity

@@ -4,8 +4,9 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from trackside_daemon.bridges.parquet.archived_request import MODULE, Archived, ArchiveRequest
 from trackside_daemon.bridges.settings import FleetSection
@@ -15,6 +16,7 @@ from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 
 LIVE_SECONDS, ARCHIVE_SECONDS = 5.0, 60.0  # between two readings
+HOSTS = 10_000  # whose daemons' addresses are remembered
 LONGEST_SECONDS = 300.0  # for which the archive may be read
 _HOST = re.compile(r"[\w.-]{1,253}|\[[0-9a-fA-F:.]+\]|[\w.-]{1,253}:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", re.ASCII)
 
@@ -29,9 +31,12 @@ class Fleet:
 
     def __init__(self, settings: FleetSection, archive: str) -> None:
         self._settings = settings
-        self._archive = archive
+        has_place = not archive or urlsplit(archive).scheme
+        # The process that reads it runs in another directory.
+        self._archive = archive if has_place else str(Path(archive).expanduser().absolute())
         self._lock = threading.Lock()
-        self._live: tuple[float, list[dict[str, Any]], str] = (-LIVE_SECONDS, [], "")
+        wait = "Live runs are being read" if settings.prometheus.url else ""
+        self._live: tuple[float, list[dict[str, Any]], str] = (-LIVE_SECONDS, [], wait)
         self._ended: tuple[float, list[dict[str, Any]], str] = (-ARCHIVE_SECONDS, [], "The archive is being read")
         self._reading: threading.Thread | None = None
         self._instances: dict[str, str] = {}
@@ -62,9 +67,12 @@ class Fleet:
         from trackside_daemon.bridges.prometheus_runs import live_runs  # most daemons ask no server
         from trackside_daemon.http_client.http_request import read_headers, tls_context
 
-        with self._lock:  # of several requests, one asks the server
+        server = self._settings.prometheus
+        # Of several requests, one asks the server; others would occupy all threads of the API if it is slow.
+        if not self._lock.acquire(blocking=False):
+            return self._live[1:]
+        try:
             at, runs, problem = self._live
-            server = self._settings.prometheus
             if server.url and time.monotonic() - at >= LIVE_SECONDS:
                 try:
                     headers = (
@@ -78,6 +86,8 @@ class Fleet:
                     runs, problem = [], f"Live runs are missing: {error}"
                 self._live = time.monotonic(), runs, problem
             return runs, problem
+        finally:
+            self._lock.release()
 
     def _read_archive(self) -> tuple[list[dict[str, Any]], str]:
         """Return what was read last; begin to read it again if that is due."""
@@ -103,7 +113,10 @@ class Fleet:
         """Return the address of a run's page at its daemon; empty if that is not known."""
         host, instance = info.get("host", "").partition(",")[0], info.get("instance", "")
         if instance:
+            self._instances.pop(host, None)
             self._instances[host] = instance
+            if len(self._instances) > HOSTS:  # such as those of Pods, which come and go
+                del self._instances[next(iter(self._instances))]
         instance = instance or self._instances.get(host, "") or (f"{host}:21790" if host else "")
         if not _HOST.fullmatch(instance):
             return ""

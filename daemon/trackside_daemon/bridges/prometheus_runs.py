@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from math import isfinite, nan
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -14,7 +15,7 @@ from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.model.records import ENDS
 
-ANSWER_BYTES = 64 * 2**20
+ANSWER_BYTES = 16 * 2**20  # of each of the queries, which are asked at once
 RUNS = 10_000  # most runs of an answer
 OF_RUN = "instance, run"
 # Where the loss of a run is; rank 0 is on one of its machines, and the others have some higher rank as their lowest.
@@ -85,9 +86,9 @@ def live_runs(
     for number in range(len(_LOSSES)):
         of_family = {_key(one): one for one in sorted(found[f"loss{number}"], key=_rank, reverse=True)}
         for key, one in of_family.items():
-            losses.setdefault(key, (_rank(one), float(one.value[1])))
+            losses.setdefault(key, (_rank(one), _number(one.value[1])))
     values: dict[str, dict[Key, Any]] = {
-        **{name: {_key(one): float(one.value[1]) for one in found[name]} for name in ("step", "started", "ended")},
+        **{name: {_key(one): _finite(one.value[1]) for one in found[name]} for name in ("step", "started", "ended")},
         "state": {_key(one): one.metric.get("state", "") for one in found["state"]},
         "loss": losses,
     }
@@ -103,8 +104,24 @@ def _key(one: _Sample) -> Key:
 
 
 def _rank(one: _Sample) -> int:
-    rank = one.metric.get("rank", "")
-    return int(rank) if rank.isdecimal() else 0
+    return _whole(one.metric.get("rank", ""), 0)
+
+
+def _whole(text: str, default: int) -> int:
+    return int(text) if text.isdecimal() and len(text) < 16 else default
+
+
+def _number(text: str) -> float:
+    """Return a value, which any target may have written; nan if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
+def _finite(text: str) -> float | None:
+    value = _number(text)
+    return value if isfinite(value) else None
 
 
 def _row(info: Labels, values: Mapping[str, Any], page: Callable[[Labels], str]) -> dict[str, Any]:
@@ -116,7 +133,7 @@ def _row(info: Labels, values: Mapping[str, Any], page: Callable[[Labels], str])
         "name": info.get("run", ""),
         "state": state,
         "cause": "",
-        "attempt": int(info["attempt"]) if info.get("attempt", "").isdecimal() else 1,
+        "attempt": _whole(info.get("attempt", ""), 1),
         "started": values["started"] or 0.0,
         "ended": values["ended"] if state in ENDS else None,
         "step": None if step is None else int(step),

@@ -78,8 +78,22 @@ Runs = Annotated[list[str], argument("RUN", "Ids, beginnings of ids, or names: t
 T = TypeVar("T")
 
 
+def written_argument(argument: Any) -> str:
+    """Return an argument as in a usage: ``RUN``, ``[RUN]``, ``RUN...``."""
+    name = argument.metavar or argument.name.upper()
+    name = name.upper() if name.islower() else name
+    if not argument.required and not name.startswith("["):
+        name = f"[{name}]"
+    return name if argument.nargs == 1 or name.endswith("...") else f"{name}..."
+
+
 class GroupedCommand(TyperCommand):
     """A command whose help lists its options below the ``rich_help_panel`` of each; those without one are ``Options``."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what follows the name in the usage; typer would put brackets or braces around each argument."""
+        arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
+        return [self.options_metavar or "", *map(written_argument, arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each group, in the order in which they appear."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from trackside_daemon.model.metric import ForeignMetric, Kind, Sample
 
 SERIES = 20_000  # most series of all parts
+# Most labels of a family, and characters of their names together: each of its series has them all on the page.
+LABELS, LABEL_LETTERS = 64, 1024
 # Names of the page that are the daemon's own.
 RESERVED = ("trackside_", "process_", "python_")
 
@@ -33,10 +34,16 @@ class ForeignFamily:
 Part = Mapping[str, ForeignFamily]
 
 
-@lru_cache(maxsize=4096)
-def _metric(name: str, kind: Kind, text: str, labels: tuple[str, ...]) -> ForeignMetric:
-    """Return one object for each family, since the state knows a family by its identity."""
-    return ForeignMetric(name, kind, text, labels)
+def _labels(family: ForeignFamily) -> frozenset[str]:
+    return frozenset([label for pairs in family.series for label, _ in pairs])
+
+
+def _too_many(labels: Mapping[str, frozenset[str]]) -> str:
+    """Return which family has too many labels; empty if none has."""
+    for name, found in labels.items():
+        if len(found) > LABELS or sum(map(len, found)) > LABEL_LETTERS:
+            return f"{name} has more than {LABELS} labels, or {LABEL_LETTERS:,} characters of their names"
+    return ""
 
 
 class ForeignFamilies:
@@ -44,6 +51,8 @@ class ForeignFamilies:
 
     def __init__(self) -> None:
         self._owners: dict[str, str] = {}
+        # Of each owner; the state knows a family by its identity.
+        self._metrics: dict[str, dict[tuple[str, Kind, str, tuple[str, ...]], ForeignMetric]] = {}
 
     def merge(self, owner: str, parts: Iterable[tuple[str, Part]]) -> tuple[list[Sample], dict[str, str]]:
         """Return the samples of a collector's parts, and what is wrong, by part; only another help text costs nothing.
@@ -54,13 +63,16 @@ class ForeignFamilies:
         merged: dict[str, ForeignFamily] = {}
         sources: dict[str, list[str]] = {}
         wrong: dict[str, str] = {}
+        labels: dict[str, frozenset[str]] = {}
         count = 0
         for part, families in parts:
             count += sum(len(family.series) for family in families.values())
-            problem = self._problem(families, merged)
+            of_part = {name: _labels(family) | labels.get(name, frozenset()) for name, family in families.items()}
+            problem = self._problem(families, merged) or _too_many(of_part)
             if problem or count > SERIES:
                 wrong[part] = problem or f"with it, there are more than {SERIES:,} series"
                 continue
+            labels |= of_part
             for name, family in families.items():
                 known = merged.setdefault(name, ForeignFamily(family.kind, family.help, {}, family.declared))
                 if known.help is None:
@@ -71,13 +83,15 @@ class ForeignFamilies:
                 sources.setdefault(name, []).append(part)
         self._owners |= dict.fromkeys(merged, owner)
         found = []
+        before = self._metrics.get(owner, {})
+        self._metrics[owner] = metrics = {}
         for name, family in merged.items():
-            labels = tuple(sorted({label for pairs in family.series for label, _ in pairs}))
             text = family.help if family.help is not None else f"Metric read from {', '.join(sources[name])}"
-            metric = _metric(name, family.kind, text, labels)
+            key = name, family.kind, text, tuple(sorted(labels[name]))
+            metric = metrics[key] = before.get(key) or ForeignMetric(*key)
             for pairs, value in family.series.items():
                 values = dict(pairs)
-                found.append(Sample(metric, tuple([values.get(label, "") for label in labels]), value))
+                found.append(Sample(metric, tuple([values.get(label, "") for label in metric.labels]), value))
         return found, wrong
 
     def _problem(self, families: Part, merged: Part) -> str:

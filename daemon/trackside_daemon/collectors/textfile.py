@@ -4,30 +4,37 @@ The format is https://prometheus.io/docs/instrumenting/exposition_formats/. The 
 time stamp, of a line that cannot be read, or that does not end in a new line, is left out as a whole.
 """
 
+import errno
 import glob
 import logging
 import os
 import re
+import stat
+from functools import partial
 from pathlib import Path
 
 from trackside.os_errors import file_error_text
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.foreign import ForeignFamilies, ForeignFamily, Labels
+from trackside_daemon.collectors.foreign import LABELS, SERIES, ForeignFamilies, ForeignFamily, Labels
 from trackside_daemon.linux.foreign_file import open_checked
 from trackside_daemon.model.families import foreign
 from trackside_daemon.model.metric import Kind, Sample
 
-FILE_BYTES = 8 * 2**20
+FILE_BYTES = 8 * 2**20  # of all files together, which take some thirty times as much memory
+_TOO_MUCH = f"with it, the files have more than {FILE_BYTES >> 20} MiB"
 FILES = 256  # most files
 LONGEST = 1024  # characters of a label's value
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABEL_VALUE = r'"(?:[^"\\]|\\[\\"n])*"'
 _COMMENT = re.compile(rf"#[ \t]*(HELP|TYPE)[ \t]+({_NAME})(?:[ \t]+(.*))?")
-_SAMPLE = re.compile(rf"({_NAME})[ \t]*(?:\{{(.*)\}}|(?=[ \t]))[ \t]*([^\s{{}}]+)(?:[ \t]+(\S+))?[ \t]*")
+# No text may match in more than one way: a long line would hold up the daemon for hours, since a search keeps the GIL.
+_SAMPLE = re.compile(rf"({_NAME})(?:[ \t]*\{{(.*)\}}[ \t]*|[ \t]+)([^\s{{}}]+)(?:[ \t]+(\S+))?[ \t]*")
 _PAIR = re.compile(rf"[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*({_LABEL_VALUE})[ \t]*(?:,|$)[ \t]*")
 _ESCAPE = re.compile(r'\\([\\"n])')
-_VALUE = re.compile(r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII)
+_VALUE = re.compile(
+    r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII
+)
 _KINDS: dict[str, Kind] = {"counter": "counter", "gauge": "gauge", "untyped": "unknown"}
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
 
@@ -92,6 +99,8 @@ def _read_sample(line: str, found: dict[str, ForeignFamily], parents: dict[str, 
         else:  # the counts and the sum of a histogram grow
             family = ForeignFamily("counter", parent.help, {}, f"{parent.declared}'s part")
         found[name] = family
+    if len(family.series) >= SERIES:
+        raise ValueError(f"{name} has more than {SERIES:,} series")
     if labels in family.series:
         raise ValueError(f"a second value of {line.rpartition('}')[0][:60] or name}")
     family.series[labels] = float(sample[3])
@@ -104,6 +113,8 @@ def _labels(text: str) -> Labels:
         pair = _PAIR.match(text, at)
         if pair is None:
             raise ValueError(f"{text[at : at + 60]!r} is no label")
+        if len(found) >= LABELS:
+            raise ValueError(f"a series has more than {LABELS} labels")
         if pair[1] in found or pair[1] == "__name__":
             raise ValueError(f"the label {pair[1]} is there twice, or reserved")
         value = _ESCAPE.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], pair[2][1:-1])
@@ -112,6 +123,17 @@ def _labels(text: str) -> Labels:
         found[pair[1]] = value
         at = pair.end()
     return tuple(sorted((name, value) for name, value in found.items() if value))  # an empty label is none
+
+
+def _refuse_link(path: str, found: os.stat_result) -> None:
+    """Refuse a file behind a link at *path*, unless the link is of root, of this user or of the owner of the file.
+
+    Else a user who may write into the directory could make this daemon show a file that it alone may read.
+    """
+    given = os.lstat(path)
+    trusted = stat.S_ISLNK(given.st_mode) and given.st_uid in {0, os.geteuid(), found.st_uid}
+    if not trusted and not os.path.samestat(given, found):
+        raise OSError(errno.EPERM, "a link of a user to whom the file does not belong", path)
 
 
 class TextfileCollector:
@@ -131,7 +153,6 @@ class TextfileCollector:
         self._files: dict[str, tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str]] = {}
         self._named: dict[str, str] = {}
         self._samples: list[Sample] = []
-        self._changed = True
         self.left_out = ""
 
     def collect(self) -> list[Sample]:
@@ -143,7 +164,10 @@ class TextfileCollector:
         """
         paths = self._paths()
         before = self._files
-        self._files = {path: self._read(path, before.get(path)) for path in paths}
+        self._files, room = {}, FILE_BYTES
+        for path in paths:
+            self._files[path] = file = self._read(path, before.get(path), room)
+            room -= 0 if isinstance(file[2], str) else file[0][2]
         if (
             any(before.get(path) is not file for path, file in self._files.items())
             or before.keys() != self._files.keys()
@@ -161,19 +185,23 @@ class TextfileCollector:
         return sorted(found)[:FILES]
 
     def _read(
-        self, path: str, before: tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str] | None
+        self, path: str, before: tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str] | None, room: int
     ) -> tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str]:
-        """Return a file's version, its time, and its families, or why it has none; the same object if it is unchanged."""
+        """Return a file's version, its time, and its families, or why it has none; the same object if it is unchanged.
+
+        It may have *room* bytes.
+        """
         version: tuple[int, ...] = ()
         try:
             status = os.stat(path)  # noqa: PTH116
             version = status.st_ino, status.st_mtime_ns, status.st_size
-            if before is not None and before[0] == version:
+            fits = status.st_size <= room
+            if before is not None and before[0] == version and fits == (before[2] != _TOO_MUCH):
                 return before
-            with os.fdopen(open_checked(Path(path), lambda _: None), "rb") as file:
-                data = file.read(FILE_BYTES + 1)
-            if len(data) > FILE_BYTES:
-                raise ValueError(f"it has more than {FILE_BYTES >> 20} MiB")  # noqa: TRY301
+            with os.fdopen(open_checked(Path(path), partial(_refuse_link, path)), "rb") as file:
+                data = file.read(room + 1) if fits else b""
+            if not fits or len(data) > room:
+                raise ValueError(_TOO_MUCH)  # noqa: TRY301
             return version, status.st_mtime_ns / 1e9, parse(data.decode())
         except UnicodeDecodeError:
             why = "it is not UTF-8"

@@ -7,6 +7,7 @@ a link is slow: that of the node all of whose operations are slow. If only the o
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import islice
 from math import exp, log
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -29,6 +30,7 @@ IDLE_GAPS, IDLE = 3.5, 600.0
 CONFIRM, END = 3, 3  # evaluations with a verdict until it is reported, and without it until it is over
 COVERED = 0.8  # share of the slow groups in which a node with a slow link is, and of its groups that are slow
 MOST_PASTS = 40_000
+MOST = 64  # most verdicts of a kind: whoever sends the numbers may invent hosts
 
 
 class Operation(NamedTuple):
@@ -176,7 +178,7 @@ class SlowCollectives:
             if links in levels and all(one in levels for one in members)
         ]
         self._learn(judged, groups)
-        return self._confirmed([*self._links(judged), *self._late(judged)])
+        return self._confirmed([*islice(self._links(judged), MOST), *islice(self._late(judged), MOST)])
 
     def _confirmed(self, verdicts: Iterable[SlowCollective]) -> list[SlowCollective]:
         """Return the verdicts that hold for some evaluations, and those that held and are missing for fewer."""
@@ -211,8 +213,8 @@ class SlowCollectives:
                 return past
         others = peers.get(_kind(one), {})
         own = others.get(one.communicator, [])
-        found = [value for values in others.values() if values is not own for value in values]
-        return found if len(others) > PEERS else ()
+        found = (value for values in others.values() if values is not own for value in values)
+        return [*islice(found, PAST)] if len(others) > PEERS else ()
 
     def _peers(self) -> Peers:
         found: Peers = {}
@@ -274,8 +276,10 @@ def _grouped(bandwidths: Iterable[Operation]) -> Iterator[tuple[list[Operation],
     for group in members.values():
         # Communicators of one name, each within its node.
         several = group[0].ranks.isdecimal() and len(group) > int(group[0].ranks)
-        for host in {one.host for one in group} if several else {""}:
-            found = [one for one in group if host in {"", one.host}]
+        by_host: dict[str, list[Operation]] = {}
+        for one in group:
+            by_host.setdefault(one.host if several else "", []).append(one)
+        for found in by_host.values():
             yield found, found[0]._replace(host=",".join(sorted({one.host for one in found})), gpu="")
 
 

@@ -88,7 +88,9 @@ def _read_frame(connection: socket.socket, until: float, longest: int) -> tuple[
 def _read(connection: socket.socket, size: int, until: float) -> bytes:
     data = bytearray()
     while len(data) < size:
-        connection.settimeout(max(0.001, until - time.monotonic()))
+        if (left := until - time.monotonic()) <= 0:  # also of a server that never stops to send
+            raise TimeoutError
+        connection.settimeout(left)
         part = connection.recv(size - len(data))
         if not part:
             raise ValueError("the server closed the connection")

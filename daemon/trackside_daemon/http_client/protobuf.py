@@ -68,8 +68,11 @@ def messages(data: bytes, number: int) -> list[bytes]:
 
 def message(data: bytes, number: int) -> bytes:
     """Return the last of `messages`; empty if there is none."""
-    found = messages(data, number)
-    return found[-1] if found else b""
+    place = 0, 0
+    for field, kind, begin, end in fields(data):
+        if field == number and kind == BYTES:
+            place = begin, end
+    return data[slice(*place)]
 
 
 def text(data: bytes, number: int) -> str:

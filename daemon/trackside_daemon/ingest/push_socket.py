@@ -36,7 +36,7 @@ class PushSocket:
         group: The group that may push as well, by name or number, as for `group_id`.
 
     Attributes:
-        keys: As given.
+        keys: As given, but absolute: the worker runs in another directory.
         listeners: The listening sockets by endpoint, in the order in which the worker has to serve them.
         token: The path of the API's token, next to the socket.
         endpoints: The endpoints to which clients connect.
@@ -46,7 +46,7 @@ class PushSocket:
     """
 
     def __init__(self, endpoints: Sequence[str] = (), *, keys: str = "", group: str = "") -> None:
-        self.keys = keys
+        self.keys = keys = keys and str(Path(keys).absolute())
         self.listeners: dict[str, socket.socket] = {}
         wanted = endpoints or (f"ipc://{push_path((), os.environ, os.getuid())}",)
         files = [endpoint for endpoint in wanted if endpoint.startswith("ipc://")]

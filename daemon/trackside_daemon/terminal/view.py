@@ -151,7 +151,12 @@ class View:
         attempts = max(1, int(_finite(run.get("attempt"))))
         # A braille character has two dots across, and all attempts share the plot.
         points = max(2, 2 * self.columns // attempts)
-        parameters = {"by": "step", "points": points, **self.window.parameters(_finite(run.get("step")))}
+        parameters = {
+            "missing": "ignore",
+            "by": "step",
+            "points": points,
+            **self.window.parameters(_finite(run.get("step"))),
+        }
         pairs = [("run", str(run.get("id"))), *(("key", key) for key in KEYS)]
         return pairs + [(name, str(value)) for name, value in parameters.items()]
 

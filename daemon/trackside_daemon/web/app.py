@@ -49,7 +49,9 @@ REASONS = {
     503: "stuck",
     507: "full",
 }
-OTHER_REASONS = ("busy", "config", "credentials", "cross_site", "host", "lifecycle", "passwords", "rate_limit", "token")
+OTHER_REASONS = frozenset(
+    ("busy", "config", "credentials", "cross_site", "host", "lifecycle", "passwords", "rate_limit", "role", "token")
+)
 """Reasons of errors that do not follow from their status."""
 STILL_SECONDS = 2.0  # for which no process of a run may do anything before it counts as one that hangs
 OWN_SOURCE = "trackside"  # the name in `collect[]` for the daemon's own families, including those of its process

@@ -17,15 +17,18 @@ import msgspec
 
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.foreign import SERIES, ForeignFamilies, ForeignFamily, Labels
+from trackside_daemon.collectors.foreign import LABELS, SERIES, ForeignFamilies, ForeignFamily, Labels
 from trackside_daemon.http_client import protobuf
 from trackside_daemon.model.metric import Kind, Metric, Sample
 
 KEPT_SECONDS = 300.0  # for which a series is served after its last point, as Prometheus looks back
 EXPIRE_SECONDS = 10.0  # between two searches for series that have none any more
-LABELS = 64  # most labels of a point
 LONGEST = 1024  # characters of a name, a label's value or a help text
+OBJECTS = (
+    200_000  # most points, attributes and so on of a request, or braces: an empty one takes 3 bytes, and 100 of memory
+)
 
+_TOO_MANY = f"a request has at most {OBJECTS:,} points and attributes; send it in parts"
 _DELTA = 1  # AGGREGATION_TEMPORALITY_DELTA
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
@@ -106,8 +109,11 @@ def decode(body: bytes, *, is_json: bool) -> list[OtlpPoint]:
     """Return the points of a request; histograms and summaries are left out.
 
     Raises:
+        OverflowError: It has too many parts.
         ValueError: It is no such request.
     """
+    if is_json and body.count(b"{") > OBJECTS:
+        raise OverflowError(_TOO_MANY)
     request = msgspec.json.decode(body, type=_Request) if is_json else _from_protobuf(body)
     return [
         point
@@ -143,29 +149,39 @@ def _label(key: str) -> str:
 
 
 def _from_protobuf(body: bytes) -> _Request:
+    room = iter(range(OBJECTS))
     return _Request(
         [
             _OfResource(
-                _Resource(_attributes(protobuf.message(part, 1), 1)),
-                [_Scope([_metric(one) for one in protobuf.messages(scope, 2)]) for scope in protobuf.messages(part, 2)],
+                _Resource(_attributes(protobuf.message(part, 1), 1, room)),
+                [_Scope([_metric(one, room) for one in _parts(scope, 2, room)]) for scope in _parts(part, 2, room)],
             )
-            for part in protobuf.messages(body, 1)
+            for part in _parts(body, 1, room)
         ]
     )
 
 
-def _metric(data: bytes) -> _Metric:
-    found = {number: _data(part) for number in (5, 7) for part in protobuf.messages(data, number)}
+def _parts(data: bytes, number: int, room: Iterator[int]) -> Iterator[bytes]:
+    """Yield `protobuf.messages`, as many as there is room for in the request."""
+    for field, kind, begin, end in protobuf.fields(data):
+        if field == number and kind == protobuf.BYTES:
+            if next(room, None) is None:
+                raise OverflowError(_TOO_MANY)
+            yield data[begin:end]
+
+
+def _metric(data: bytes, room: Iterator[int]) -> _Metric:
+    found = {number: _data(part, room) for number in (5, 7) for part in _parts(data, number, room)}
     return _Metric(protobuf.text(data, 1), protobuf.text(data, 2), found.get(5), found.get(7))
 
 
-def _data(data: bytes) -> _Data:
-    points = [_number(point) for point in protobuf.messages(data, 1)]
+def _data(data: bytes, room: Iterator[int]) -> _Data:
+    points = [_number(point, room) for point in _parts(data, 1, room)]
     return _Data(points, protobuf.integer(data, 2), bool(protobuf.integer(data, 3)))
 
 
-def _number(data: bytes) -> _Number:
-    found = _Number(_attributes(data, 7))
+def _number(data: bytes, room: Iterator[int]) -> _Number:
+    found = _Number(_attributes(data, 7, room))
     for number, kind, begin, _ in protobuf.fields(data):
         if kind == protobuf.FIXED64 and number in {3, 6}:
             (value,) = struct.unpack_from("<Q" if number == 3 else "<q", data, begin)
@@ -177,10 +193,8 @@ def _number(data: bytes) -> _Number:
     return found
 
 
-def _attributes(data: bytes, field: int) -> list[_Attribute]:
-    return [
-        _Attribute(protobuf.text(pair, 1), _value(protobuf.message(pair, 2))) for pair in protobuf.messages(data, field)
-    ]
+def _attributes(data: bytes, field: int, room: Iterator[int]) -> list[_Attribute]:
+    return [_Attribute(protobuf.text(pair, 1), _value(protobuf.message(pair, 2))) for pair in _parts(data, field, room)]
 
 
 def _value(data: bytes) -> _Value:
@@ -231,12 +245,13 @@ class OtlpCollector:
         with self._lock:
             self._due = 0.0
             for point in points:
-                kind, _ = self._about.setdefault(point.name, (point.kind, point.help))
                 key = point.name, point.labels
                 one = self._series.get(key)
-                if kind != point.kind or (one is None and len(self._series) >= SERIES):
+                is_other = self._about.get(point.name, (point.kind,))[0] != point.kind
+                if is_other or (one is None and len(self._series) >= SERIES):
                     refused += 1
                     continue
+                self._about.setdefault(point.name, (point.kind, point.help))
                 if one is None:
                     one = self._series[key] = _Series()
                 one.seen = self._clock()

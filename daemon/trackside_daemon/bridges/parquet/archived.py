@@ -5,15 +5,21 @@ DuckDB and pyarrow would take 100 MB of the daemon.
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from trackside_daemon.bridges.parquet.archived_request import Archived, ArchiveRequest
 from trackside_daemon.bridges.parquet.fleet import ask
 from trackside_daemon.bridges.parquet.store import FileStore
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.linux.worker_call import serve
+from trackside_daemon.linux.worker_process import ANSWER_BYTES
 from trackside_daemon.model.metric import json_number
 
+ROW_BYTES = 16 * 2**10  # of a run with its configuration
+SPARE_BYTES = 64 * 2**10  # of an answer, beside the runs
 SQL = (
     'SELECT run, name, "user", host, state, cause, epoch(started), epoch(ended), attempts, step, loss, tags, config, summary '
     "FROM runs ORDER BY started DESC LIMIT 10000"
@@ -21,13 +27,29 @@ SQL = (
 
 
 def read(request: ArchiveRequest) -> Archived:
-    """Return the newest runs of an archive.
+    """Return the newest runs of an archive, as many as have room in an answer.
 
     Raises:
         LookupError, ModuleNotFoundError, SendError, SettingError: It has none, or cannot be read.
     """
     found = ask(FileStore(request.url), SQL)
-    return Archived([_row(row) for row in found.rows], found.left_out)
+    runs = list(_fitting(found.rows))
+    more = len(found.rows) - len(runs)
+    return Archived(runs, [f"{more:,} runs for which there is no room"] * bool(more) + found.left_out)
+
+
+def _fitting(rows: list[tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+    """Yield the rows for which there is room; one of a very large configuration without that."""
+    room = ANSWER_BYTES - SPARE_BYTES
+    for row in rows:
+        run = _row(row)
+        size = len(msgspec.json.encode(run))
+        if size > ROW_BYTES:
+            run |= {"config": {}, "summary": {}, "tags": []}
+            size = len(msgspec.json.encode(run))
+        if size <= min(room, ROW_BYTES):
+            room -= size + 1
+            yield run
 
 
 def _row(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -55,7 +77,7 @@ def _row(row: tuple[Any, ...]) -> dict[str, Any]:
 def _json(text: str | None) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):  # as of very many brackets
         return {}
     return found if isinstance(found, dict) else {}
 

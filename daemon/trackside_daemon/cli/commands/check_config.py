@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from trackside_daemon.cli.errors import fail
-from trackside_daemon.cli.options import flag
+from trackside_daemon.cli.options import argument, flag
 
 
 def check_config(
-    file: Annotated[Path, typer.Argument(help="YAML file of the daemon's settings.", show_default=False)],
+    file: Annotated[Path, argument("FILE", "YAML file of the daemon's settings.")],
     *,
     settings: Annotated[bool, flag("--settings", "Also print all settings.")] = False,
 ) -> None:

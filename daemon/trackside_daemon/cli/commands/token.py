@@ -43,7 +43,11 @@ def token(
             raise CommandError(f"--keep {keep}: give a time such as 1h, 30d at most, together with --rotate")
 
         if not rotate:
-            source = find_daemon(url)
+            source = find_history(storage_path, url) if storage_path else find_daemon(url)
+            if not isinstance(source, ApiSource):
+                raise CommandError(
+                    f"--storage.path {storage_path}: no daemon with this history runs here; start it first"
+                )
             source.status()
             if not source.token:
                 raise CommandError(f"{source.url}: this daemon answers without a token")

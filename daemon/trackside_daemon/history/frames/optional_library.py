@@ -13,4 +13,7 @@ def library(name: str, extra: str = "arrow") -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"{name} is not installed; pip install 'trackside[{extra}]'", name=name) from None
+        more = f" {name}" * (name in {"pandas", "polars"})  # which no extra has
+        raise ModuleNotFoundError(
+            f"{name} is not installed; pip install 'trackside[{extra}]'{more}", name=name
+        ) from None

@@ -1,5 +1,6 @@
 """Endpoints of the daemon itself, and of its reading of GPUs."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -59,8 +60,10 @@ class DaemonApi:
             self._token.rotate(keep)
         except OSError as error:
             raise HTTPException(507, file_error_text(error)) from error
-        if not keep:
-            self._disconnect()  # what the old one has opened
+        if keep:  # what the old one has opened ends with it
+            asyncio.get_running_loop().call_later(keep + 1, self._disconnect)
+        else:
+            self._disconnect()
         return json_response({"token": self._token.value})
 
     async def openapi(self, _request: Request) -> Response:

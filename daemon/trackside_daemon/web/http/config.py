@@ -257,7 +257,8 @@ def _explain(error: ValidationError) -> str:
         return f"{key}: must be a list"
     if "[key]" in problem["loc"]:
         return f"{key}: {problem['input']!r} is not text; put it in quotes"
-    return f"{key}: {explain(problem, secret=not _SECRET_KEYS.isdisjoint(path))}"
+    where = f"{key}: " if key else ""  # a check of the whole file names its key itself
+    return where + explain(problem, secret=not _SECRET_KEYS.isdisjoint(path))
 
 
 def _keys(path: list[str]) -> list[str]:
