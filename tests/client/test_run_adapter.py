@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import trackside
+from trackside.default_run import own_default
 from trackside.integrations import run_adapter
 from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.run_adapter import AFTER_TRAINING, RunAdapter, save_checkpoint, size_of
@@ -57,6 +59,28 @@ def test_a_training_after_another_ends_the_resting_run_of_that() -> None:
     assert not run.is_open
     resumed = first.open()  # which has joined the second's
     assert resumed is second.run
+
+
+def test_trainings_one_after_the_other_in_threads_are_runs_of_their_own() -> None:
+    def train(name: str) -> trackside.Run:
+        adapter = RunAdapter(name, {})
+        run = adapter.begin()
+        adapter.rest()
+        return run
+
+    with ThreadPoolExecutor(1) as other, ThreadPoolExecutor(1) as another:  # both alive, as in a web server
+        runs = [pool.submit(train, "served").result() for pool in (other, another)]
+    assert [run.is_open for run in runs] == [False, True]
+
+
+def test_trials_beside_each_other_leave_their_runs_alone() -> None:
+    first, second = RunAdapter("first", {}), RunAdapter("second", {})
+    with ThreadPoolExecutor(1) as beside, own_default():
+        beside.submit(first.begin).result()
+        beside.submit(first.rest).result()
+        assert second.begin() is not first.run
+        assert first.run is not None
+        assert first.run.is_open
 
 
 def test_an_adapter_that_rests_keeps_no_model_alive() -> None:

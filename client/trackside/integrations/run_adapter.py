@@ -92,6 +92,10 @@ class RunAdapter:
         """The run; None before it is opened."""
         return self._run
 
+    def is_of_thread(self, thread: int) -> bool:
+        """Return whether a run of *thread* is this thread's, too: only those of trials beside each other are not."""
+        return thread == get_ident() or (self._run is not None and self._run is open_run())
+
     def begin(self) -> Run:
         """Return the run at the begin of a training: a new one if the user has ended that of the last training."""
         if self._is_own and self._was_open and self._run is not None and not self._run.is_open:
@@ -106,7 +110,7 @@ class RunAdapter:
         for resting in _resting[:]:
             if resting is self:
                 self._wake()
-            elif resting._rests_in == get_ident():  # noqa: SLF001  another adapter
+            elif resting.is_of_thread(resting._rests_in):  # noqa: SLF001  another adapter
                 resting.end()
         replaced = run is not None and not self._is_own and not run.is_open and open_run() is not None
         if run is None or self._is_over or replaced:

@@ -84,8 +84,7 @@ class TracksideCallback(TrainerCallback):
         trainer = _trainer()
         if trainer is not None and _first(trainer) is not self:  # registered by report_to and by callbacks
             return
-        if (last := _training.pop(get_ident(), None)) is not None:  # it ended by an exception
-            last.end(status="failed")
+        _end_failed()
         total = state.max_steps if state.max_steps > 0 else None
         self._adapter = self.adapter_kind(
             _name(args, state), {"config": _config(args, model), "total_steps": total, "profile": self._profile}
@@ -264,6 +263,14 @@ def _key(key: str) -> str:
         if key.startswith(f"{prefix}_"):
             return f"{prefix}/{key[len(prefix) + 1 :]}"
     return key
+
+
+def _end_failed() -> None:
+    """End the runs of trainings that ended by an exception, but not of those that go on beside this one."""
+    for thread, last in [*_training.items()]:
+        if last.is_of_thread(thread):
+            _training.pop(thread, None)
+            last.end(status="failed")
 
 
 def _is_series(key: str) -> bool:
