@@ -699,7 +699,11 @@ def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -
 def test_a_token_is_printed_and_rotated_with_and_without_a_daemon(here: Place) -> None:
     with answering(here):
         other = f"--storage.path={here.directory / 'other'}"
-        assert here.run("token", other, where=False).refusal().endswith("start it first")
+        assert (
+            here.run("token", other, where=False)
+            .refusal()
+            .endswith("no such file or directory; a daemon with this history makes it")
+        )
         first = here.run("token").out.strip()
         assert first == here.socket.with_suffix(".token").read_text().strip()
         second = here.run("token", "--rotate").out.strip()
@@ -707,6 +711,7 @@ def test_a_token_is_printed_and_rotated_with_and_without_a_daemon(here: Place) -
         assert here.run("token", where=False).out.strip() == second
     stored = here.history / "api.token"
     stored.write_text(second)
+    assert here.run("token").out.strip() == second
     assert here.run("token", "--rotate").out == f"{stored} is deleted; the next daemon makes a new token\n"
     assert not stored.exists()
 

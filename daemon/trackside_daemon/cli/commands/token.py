@@ -29,6 +29,7 @@ def token(
     other roles are made from this one, so a rotation replaces them too.
     """
     with errors_reported():
+        from trackside.os_errors import os_error_text
         from trackside_daemon.cli.sources.api_source import ApiSource
         from trackside_daemon.cli.sources.daemon_lookup import VARIABLE, find_daemon, find_history
         from trackside_daemon.history.directory import default_directory
@@ -42,24 +43,25 @@ def token(
         if not 0 <= keep_seconds <= MAX_KEEP_SECONDS or (keep and not rotate):
             raise CommandError(f"--keep {keep}: give a time such as 1h, 30d at most, together with --rotate")
 
-        if not rotate:
-            source = find_history(storage_path, url) if storage_path else find_daemon(url)
-            if not isinstance(source, ApiSource):
-                raise CommandError(
-                    f"--storage.path {storage_path}: no daemon with this history runs here; start it first"
-                )
-            source.status()
-            if not source.token:
-                raise CommandError(f"{source.url}: this daemon answers without a token")
-            typer.echo(token_of_role(source.token, role))
-            return
-        found = find_history(storage_path, url)
+        found = find_history(storage_path, url) if rotate or storage_path else find_daemon(url)
         if isinstance(found, ApiSource):
-            typer.echo(token_of_role(found.rotate_token(keep_seconds), role))
+            if rotate:
+                typer.echo(token_of_role(found.rotate_token(keep_seconds), role))
+                return
+            found.status()
+            if not found.token:
+                raise CommandError(f"{found.url}: this daemon answers without a token")
+            typer.echo(token_of_role(found.token, role))
             return
         if keep:
             raise CommandError("--keep needs a daemon that runs")
         named = os.environ.get(VARIABLE)
-        directory = storage_path or (Path(named) if named else default_directory(os.environ, os.getuid()))
-        (directory / STORED).unlink(missing_ok=True)
-        typer.echo(f"{directory / STORED} is deleted; the next daemon makes a new token")
+        stored = (storage_path or (Path(named) if named else default_directory(os.environ, os.getuid()))) / STORED
+        if rotate:
+            stored.unlink(missing_ok=True)
+            typer.echo(f"{stored} is deleted; the next daemon makes a new token")
+            return
+        try:  # of a daemon that has ended, or has no socket on this machine
+            typer.echo(token_of_role(stored.read_text().strip(), role))
+        except OSError as error:
+            raise CommandError(f"{stored}: {os_error_text(error)}; a daemon with this history makes it") from None
