@@ -57,6 +57,11 @@ run.alert("noted", severity="info")
 print(flush=True)
 sys.stdin.read()
 """
+COLLECTIVES = """\
+nccl_bus_bandwidth_gbs{comm_name="TP",collective="AllReduce",message_size="1MB-2MB",nranks="8",gpu="0"} 41.5
+nccl_collective_exec_time_microseconds{comm_name="TP",collective="AllReduce",message_size="1MB-2MB",nranks="8",gpu="0"} 90
+"""
+"""A text file of NCCL's Inspector."""
 
 
 @contextmanager
@@ -100,6 +105,8 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         ends.enter_context(ray.process())
         asked = {"TRACKSIDE_COLLECTOR__RAY__ENABLED": "1", "TRACKSIDE_COLLECTOR__RAY__DASHBOARD": ray.url}
         place, other = (Path(ends.enter_context(TemporaryDirectory(prefix="ts-", dir="/tmp"))) for _ in range(2))
+        (place / "nccl.prom").write_text(COLLECTIVES)
+        asked["TRACKSIDE_COLLECTOR__TEXTFILE__DIRECTORY"] = str(place)
         urls = [
             ends.enter_context(demo(place, "--ranks 4 --gpus 8 --trouble crash --after 1", **AILING, **asked)),
             ends.enter_context(demo(other, "--ranks 2", **OLDER)),
@@ -109,7 +116,10 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for rank in range(3):
             about = {"TRACKSIDE_RUN_ID": "large", "RANK": str(rank), "WORLD_SIZE": "3"}
             ends.enter_context(named("large", other, **about))
-        targets = [{"targets": [url.removeprefix("http://") for url in urls]}]
+        labels = {"cluster": "one"}, {}  # many have no such label
+        targets = [
+            {"targets": [url.removeprefix("http://")], "labels": of} for url, of in zip(urls, labels, strict=True)
+        ]
         where = [tmp_path_factory.mktemp("server") for _ in range(3)]
         every: list[Prometheus | Victoria] = [
             ends.enter_context(Prometheus(where[0], urls[0], static_configs=targets)),
