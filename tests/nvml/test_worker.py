@@ -135,7 +135,7 @@ def test_output_of_a_library_does_not_reach_the_answers() -> None:
     script = (
         "import os, sys; from trackside_daemon.nvml.worker import __main__ as worker; "
         "from trackside_daemon.nvml.simulation import simulate as simulation; sim = simulation.simulate; "
-        "simulation.simulate = lambda *a: (os.write(1, b'NVRM: hello\\n'), sim(*a))[1]; "
+        "simulation.simulate = lambda *a, **k: (os.write(1, b'NVRM: hello\\n'), sim(*a, **k))[1]; "
         "sys.exit(worker.main([sys.argv[1]]))"
     )
     nvml = Nvml(command=[sys.executable, "-c", script, ONE])

@@ -309,7 +309,7 @@ class Nags:
 def test_findings_of_watchers_follow_the_same_path_as_all_else(state: Watched, history: HistoryRecorder) -> None:
     now = [1000.0]
     made = Pipeline(state, history, [Nags()], ActiveAlerts(), wall=lambda: now[0])
-    labels = ("Nag", "warning", *[""] * 6)
+    labels = ("Nag", "warning", *[""] * 10)
     made.accept(Batch("wrong"))
     assert state.values(0.0, alerts.FIRING) == [{labels: 1.0}]
     assert eventually(lambda: [(one.alert, one.run, one.ended) for one in history.firing(now[0])]) == [

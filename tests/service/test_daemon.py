@@ -272,6 +272,7 @@ def test_the_status_reports_the_state_of_the_daemon(daemon: Daemon) -> None:
     eventually(lambda: status()["metrics"]["trackside_ingest_messages_total"])
     reported = status()
     where = {"listen_address", "url", "push_endpoints", "storage_path", "storage_problem"}
+    where |= {"otlp_endpoint", "textfile_directory"}
     assert set(reported) == {"version", "started", "gpus", "nvml", "collectors", "notifications", "metrics", *where}
     assert (reported["gpus"], set(reported["nvml"]) >= {"error", "absent", "expected", "paused_until"}) == ([], True)
     assert reported["storage_path"] == str(daemon.history)

@@ -75,5 +75,5 @@ def test_a_daemon_warns_of_what_is_turned_off_and_is_no_alert(
 def test_a_daemon_watches_by_the_rules_and_for_leaks() -> None:
     own = RuleSection(alert="Skipped", metric="trackside_collector_skipped_total", change=300.0, above=3.0)
     assert rules(AlertsSection(rules=(own,)))[-1].alert == "Skipped"
-    assert [type(one) for one in finding_sources(State(), AlertsSection(), [])][-2:] == [RuleEvaluator, ProcessLeaks]
+    assert [type(one) for one in finding_sources(State(), AlertsSection(), [])][-3:-1] == [RuleEvaluator, ProcessLeaks]
     assert finding_sources(State(), AlertsSection(enabled=False), []) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -155,7 +156,7 @@ def test_an_alert_is_silenced_from_its_page_and_notifies_again(
     dialog.get_by_role("button", name="Silence", exact=True).click()
     expect(page.locator("p.said")).to_contain_text(f"1 firing alert is silenced: NonFinite of {RUN}.")
     (silence,) = daemon.api("silences").json()["silences"]
-    assert silence["labels"] == {"alert": "Non*", "key": "loss", "run": RUN}
+    assert silence["labels"] == {"alert": "Non*", "key": "loss", "run": RUN, "user": getpass.getuser()}
     assert (silence["comment"], round(silence["until"] - silence["started"])) == ("known", 8 * 3600)
     expect(page.locator("article .line").first).to_contain_text("Silenced until")
 
