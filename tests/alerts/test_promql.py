@@ -15,6 +15,8 @@ from processes import DEADLINE
 
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.custom import rules
+from trackside_daemon.alerts.rules.query import TARGETS
+from trackside_daemon.alerts.rules.recording import positive_rule, up_rule
 from trackside_daemon.alerts.settings import RuleSection, ThresholdsSection
 
 if TYPE_CHECKING:
@@ -38,7 +40,11 @@ def promtool(*arguments: str) -> None:
 
 
 def written(path: Path, all_rules: Iterable[Rule]) -> Path:
-    groups = [{"name": "trackside", "rules": [rule.prometheus() for rule in all_rules]}]
+    all_rules = list(all_rules)
+    counted = {rule.query.metric.name: rule.query.metric for rule in all_rules if rule.query.fresh}
+    recorded = [up_rule("trackside"), *(positive_rule(metric, TARGETS) for metric in counted.values())]
+    first = [one._asdict() for one in recorded]
+    groups = [{"name": "trackside", "rules": [*first, *(rule.prometheus() for rule in all_rules)]}]
     path.write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
     return path
 

@@ -336,7 +336,7 @@ def test_the_machine_has_an_hour_and_its_processes_can_be_ended(lab: Daemon, ope
     )
     chart(page, "GPU utilization").scroll_into_view_if_needed()
     expect(chart(page, "GPU utilization").locator(".legend button")).to_have_count(2)
-    page.get_by_label("More of the GPUs").select_option("clock_hertz")
+    page.locator("label", has_text=re.compile("^More")).locator("select").select_option("clock_hertz")
     expect(chart(page, "GPU clock")).to_be_visible()
     expect(page).to_have_url(re.compile("gpu=clock_hertz"))
     table = page.get_by_role("region", name="Processes")
