@@ -116,7 +116,7 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for rank in range(3):
             about = {"TRACKSIDE_RUN_ID": "large", "RANK": str(rank), "WORLD_SIZE": "3"}
             ends.enter_context(named("large", other, **about))
-        labels = {"cluster": "one"}, {}  # many have no such label
+        labels: tuple[dict[str, str], ...] = {"cluster": "one"}, {}  # many have no such label
         targets = [
             {"targets": [url.removeprefix("http://")], "labels": of} for url, of in zip(urls, labels, strict=True)
         ]
