@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -26,11 +26,10 @@ from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Silence
 from trackside_daemon.model.text import matches_wildcards
 from trackside_daemon.questions.alerts import Alert
-from trackside_daemon.web.api.history_access import HistoryAccess, json_response, parsed
+from trackside_daemon.web.api.history_access import HistoryAccess, decoded_body, json_response, parsed
 
 DEFAULT_SILENCE_SECONDS = 7200.0
 
-T = TypeVar("T")
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 log = logging.getLogger("trackside")
 
@@ -63,7 +62,7 @@ class AlertsApi:
     async def dismiss_alert(self, request: Request) -> Response:
         """Mark an alert as a false alarm."""
         shape = '{"dismissed": true, "comment": TEXT}'
-        wanted = _decode_body(await request.body(), DismissBody, shape)
+        wanted = decoded_body(await request.body(), DismissBody, shape)
         asked = parsed(Alert, request)
         alert = await self._history.answer(asked)
         note = dismissal(alert, time.time() if wanted.dismissed else None, wanted.comment)
@@ -73,7 +72,7 @@ class AlertsApi:
 
     async def test_alert(self, request: Request) -> Response:
         """Raise TestAlert, to check that notifications arrive."""
-        wanted = _decode_body(await request.body(), TestBody, '{"severity": "warning", "run": "NAME"}')
+        wanted = decoded_body(await request.body(), TestBody, '{"severity": "warning", "run": "NAME"}')
         run, name = await self._history.read(lambda connection: _resolve_run(connection, wanted.run))
         now = time.time()
         try:
@@ -89,7 +88,7 @@ class AlertsApi:
     async def add_silence(self, request: Request) -> Response:
         """Mute notifications of some alerts for a while."""
         shape = '{"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS, "comment": TEXT}'
-        wanted = _decode_body(await request.body(), SilenceBody, f"{shape}, for {MAX_SILENCE_SECONDS:.0f} s at most")
+        wanted = decoded_body(await request.body(), SilenceBody, f"{shape}, for {MAX_SILENCE_SECONDS:.0f} s at most")
         await self._check_name(wanted.labels.get("alert", "*"))
         now = time.time()
         silence = Silence(secrets.token_hex(4), wanted.labels, now, now + wanted.seconds, wanted.comment)
@@ -177,10 +176,3 @@ class TestBody(msgspec.Struct, forbid_unknown_fields=True):
 
     severity: Severity = "warning"
     run: Annotated[str, msgspec.Meta(max_length=256)] = ""
-
-
-def _decode_body(body: bytes, kind: type[T], shape: str) -> T:
-    try:
-        return msgspec.json.decode(body.strip() or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HTTPException(400, f"the body must be {shape} ({str(error)[:200]})") from None

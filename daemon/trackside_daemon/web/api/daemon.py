@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
 from math import isinf
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -18,12 +18,11 @@ from trackside_daemon import __version__
 from trackside_daemon.collectors.gpu.nvml_worker import paused_until
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.nvml.holders import holders
-from trackside_daemon.web.api.history_access import json_response
+from trackside_daemon.web.api.history_access import decoded_body, json_response
 from trackside_daemon.web.http.auth_token import MAX_KEEP_SECONDS, Token
 
 log = logging.getLogger("trackside")
 
-Shape = TypeVar("Shape")
 MAX_PAUSE_SECONDS = 366 * 86400.0  # seconds of the longest timed pause; a pause without an end is possible too
 
 
@@ -55,7 +54,9 @@ class DaemonApi:
 
     async def rotate_token(self, request: Request) -> Response:
         """Replace the token of the API, and with it the tokens of all roles."""
-        keep = _body(await request.body(), RotateBody, f'{{"keep": SECONDS}}, {MAX_KEEP_SECONDS:.0f} at most').keep
+        keep = decoded_body(
+            await request.body(), RotateBody, f'{{"keep": SECONDS}}, {MAX_KEEP_SECONDS:.0f} at most'
+        ).keep
         try:
             self._token.rotate(keep)
         except OSError as error:
@@ -131,12 +132,4 @@ class RotateBody(msgspec.Struct, forbid_unknown_fields=True):
 def _pause_seconds(body: bytes) -> float | None:
     """Return the seconds of ``{"for": 600}``; None for no end, also for an empty body."""
     shape = f'{{"for": SECONDS}}, {MAX_PAUSE_SECONDS:.0f} at most, or {{"for": null}} for no end'
-    return _body(body, PauseBody, shape).seconds
-
-
-def _body(body: bytes, kind: type[Shape], shape: str) -> Shape:
-    """Return a request's body, which may be empty."""
-    try:
-        return msgspec.json.decode(body.strip() or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HTTPException(400, f"the body must be {shape} ({str(error)[:200]})") from None
+    return decoded_body(body, PauseBody, shape).seconds

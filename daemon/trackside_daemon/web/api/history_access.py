@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.record.writer import Writer
     from trackside_daemon.questions.question import Live
 
+T = TypeVar("T")
 Q = TypeVar("Q", bound=Question)
 
 # Threads that read the history, each for half of the time at most. A chart over a thousand ranks computes for a second, and the
@@ -178,6 +179,14 @@ def parsed(kind: type[Q], request: Request) -> Q:
         return parse(kind, request.path_params, request.query_params.multi_items())
     except InvalidError as error:
         raise HTTPException(400, str(error)) from None
+
+
+def decoded_body(body: bytes, kind: type[T], shape: str) -> T:
+    """Return the body of a request, which may be empty; an error says its *shape*."""
+    try:
+        return msgspec.json.decode(body.strip() or b"{}", type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise HTTPException(400, f"the body must be {shape} ({str(error)[:200]})") from None
 
 
 def unchanged(request: Request, tag: str) -> tuple[dict[str, str], Response | None]:
