@@ -75,11 +75,7 @@ class Fleet:
             at, runs, problem = self._live
             if server.url and time.monotonic() - at >= LIVE_SECONDS:
                 try:
-                    headers = (
-                        read_headers(server.headers_file, "fleet.prometheus.headers-file")
-                        if server.headers_file
-                        else {}
-                    )
+                    headers = read_headers(server.headers_file, "fleet.prometheus.headers-file")
                     context = tls_context(server.ca_file, "fleet.prometheus.ca-file")
                     runs, problem = live_runs(server.url, headers, context, self._page), ""
                 except (SendError, SettingError) as error:

@@ -79,13 +79,13 @@ def read_secret_line(path: str, setting: str) -> str:
 
 
 def read_headers(path: str, setting: str) -> dict[str, str]:
-    """Return the headers in a file, one ``NAME: VALUE`` per line.
+    """Return the headers in a file, one ``NAME: VALUE`` per line; without a file, none.
 
     Raises:
         SettingError: See `read_secret`; or a line is no header.
     """
     headers = {}
-    for number, line in enumerate(read_secret(path, setting).splitlines(), 1):
+    for number, line in enumerate(read_secret(path, setting).splitlines() if path else (), 1):
         header = _HEADER.fullmatch(line.strip()) if line.isprintable() and line.isascii() else None
         if header is None:
             raise SettingError(f"{setting}: {path}: line {number} is not NAME: VALUE")

@@ -86,7 +86,7 @@ def make_target(settings: dict[str, Any]) -> OtlpServer:
     path = settings["headers_file"]
 
     def headers() -> Mapping[str, str]:
-        return http_request.read_headers(path, f"{SETTING}.headers-file") if path else {}
+        return http_request.read_headers(path, f"{SETTING}.headers-file")
 
     headers()
     return OtlpServer(settings["url"], headers, http_request.tls_context(settings["ca_file"], f"{SETTING}.ca-file"))

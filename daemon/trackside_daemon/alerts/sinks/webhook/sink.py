@@ -70,9 +70,7 @@ class WebhookSink:
 
     def _headers(self) -> dict[str, str]:
         section = self._section
-        headers = {}
-        if section.headers_file:
-            headers = http_request.read_headers(section.headers_file, f"{SETTING}.headers-file")
+        headers = http_request.read_headers(section.headers_file, f"{SETTING}.headers-file")
         if section.bearer_file:
             headers["Authorization"] = http_request.bearer_header(section.bearer_file, f"{SETTING}.bearer-file")
         return headers
