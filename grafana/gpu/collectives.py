@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from grafana.board import Row
 from grafana.panels import Query, below, lines
 
 from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.model.families.foreign import BANDWIDTH, EXEC_TIME
+
+if TYPE_CHECKING:
+    from grafana_foundation_sdk.builders import timeseries
 
 SHAPE = "comm_name, collective, message_size"
 LEGEND = "{{comm_name}} {{collective}} {{message_size}}"
@@ -27,21 +32,15 @@ def row() -> Row:
             Query(now, LEGEND),
             minimum=0,
         ),
-        lines(
+        _compared(
             "Bandwidth against the last hour",
             "Below the line CollectiveSlow may fire, which names the node and whether its link is slow or a rank late.",
-            "percentunit",
-            Query(f"{now} / {before}", LEGEND),
-            levels=below(1 / SLOWER),
-            minimum=0,
+            f"{now} / {before}",
         ),
-        lines(
+        _compared(
             "Bandwidth against the peers",
             "Against all communicators with the same operation, size and number of ranks.",
-            "percentunit",
-            Query(f"{now} / on (collective, message_size, nranks) group_left () {peers}", LEGEND),
-            levels=below(1 / SLOWER),
-            minimum=0,
+            f"{now} / on (collective, message_size, nranks) group_left () {peers}",
         ),
         lines(
             "Time of an operation, µs",
@@ -52,3 +51,8 @@ def row() -> Row:
         ),
         collapsed=True,
     )
+
+
+def _compared(title: str, description: str, ratio: str) -> timeseries.Panel:
+    """Return a panel of bandwidths in relation to others, with the line below which they are slow."""
+    return lines(title, description, "percentunit", Query(ratio, LEGEND), levels=below(1 / SLOWER), minimum=0)

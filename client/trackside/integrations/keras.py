@@ -52,10 +52,8 @@ class TracksideCallback(RunCallback, Callback):
         """Push the loss of a batch, or the mean of those that Keras executes at once."""
         if not logs or "loss" not in logs:
             return
-        count, before = (
-            min(batch + 1, self.params.get("steps") or batch + 1),
-            self._batches,
-        )  # it may execute fewer at last
+        # Of the last batches, Keras may execute fewer at once.
+        before, count = self._batches, min(batch + 1, self.params.get("steps") or batch + 1)
         mean, self._batches = float(logs["loss"]), count
         values = self._by_samples()
         if not values:  # JAX: the model has the sums of the last epoch

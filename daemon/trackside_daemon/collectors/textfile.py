@@ -209,8 +209,8 @@ class TextfileCollector:
             why = file_error_text(error)
         except ValueError as error:
             why = str(error)
-        same = before is not None and before[0] == version and before[2] == why
-        return before if same and before is not None else (version, 0.0, why)
+        found = (version, 0.0, why)
+        return before if before == found else found
 
     def _merge(self) -> None:
         """Merge the files, and name each bad one once, until it is good again or bad for another reason."""

@@ -32,9 +32,8 @@ ATTEMPTS = 3  # most attempts of a run in an hour that are normal, as with occas
 STARTS = 3  # most starts of a daemon in an hour that are normal, as with a rollout
 
 POD = "pod, container, endpoint"  # labels of a target that change when a pod is replaced, while the machine stays
-NODE_STATE = (
-    "node_state"  # label of a target whose node is drained, as deploy/slurm/file_sd.py sets it; only `up` keeps it
-)
+# Label of a target whose node is drained, as deploy/slurm/file_sd.py sets it; only `up` keeps it.
+NODE_STATE = "node_state"
 SAMPLE_LIMIT = 15_000  # sample_limit of each configuration in deploy/prometheus
 
 

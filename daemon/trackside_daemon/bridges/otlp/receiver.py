@@ -24,9 +24,8 @@ from trackside_daemon.model.metric import Kind, Metric, Sample
 KEPT_SECONDS = 300.0  # for which a series is served after its last point, as Prometheus looks back
 EXPIRE_SECONDS = 10.0  # between two searches for series that have none any more
 LONGEST = 1024  # characters of a name, a label's value or a help text
-OBJECTS = (
-    200_000  # most points, attributes and so on of a request, or braces: an empty one takes 3 bytes, and 100 of memory
-)
+# Most points, attributes and so on of a request, or braces: an empty one takes 3 bytes, and 100 of memory.
+OBJECTS = 200_000
 
 _TOO_MANY = f"a request has at most {OBJECTS:,} points and attributes; send it in parts"
 _DELTA = 1  # AGGREGATION_TEMPORALITY_DELTA
