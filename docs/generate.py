@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections import Counter
 from functools import cache
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,18 +162,21 @@ made or replaced, and `trackside doctor` names them.
 
 HTTP_API = """# HTTP API
 
-The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, `Authorization: Bearer TOKEN`, or the
-credentials of the [web configuration](web.md). `trackside token` prints the token, and `trackside token --role read` one that can only
-read. The [role](web.md#roles) of each endpoint stands beside it. A token lasts over restarts, until `trackside token --rotate`.
+The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, or the credentials of the
+[web configuration](web.md). `trackside token` prints the token, which lasts over restarts until `trackside token --rotate`.
 
 ```sh
-curl -H "Authorization: Bearer $(trackside token)" http://127.0.0.1:21790/api/v1/processes
+TOKEN="Authorization: Bearer $(trackside token)"
+API=http://127.0.0.1:21790/api/v1
+curl -H "$TOKEN" "$API/processes"
 ```
 
-In the examples below, `TOKEN` is that header. Their answers are shortened: lists to their first elements, long values to their begin.
+The [role](web.md#roles) `read` may do every GET, and `write` the rest, where nothing else is stated. `trackside token --role read` prints
+a token that can only read.
 
-`/api/v1/openapi.json` is the same reference as an OpenAPI document, of which generators make typed clients. [Stable](stability.md) are its
-paths, parameters, statuses and fields; answers may get more fields. This page is generated from it, with answers from a test.
+`/api/v1/openapi.json` is the whole reference, with the types of all answers; generators make typed clients of it. [Stable](stability.md) are
+its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test, of which each
+list has its first entry.
 
 | | |
 |---|---|
@@ -184,9 +188,11 @@ paths, parameters, statuses and fields; answers may get more fields. This page i
 | files | images and captures never change: send their `ETag` as `If-None-Match`, and the answer is 304 |
 | other origins | pages of other origins may read, with the token, if [`web.cors-origins`](configuration.md) names them; none may change anything |
 | limits | 2 answers from the history at a time, and 100 streams; the [web configuration](web.md) limits requests by address |
+
+Parameters of several endpoints:
+
 """
-API = "http://127.0.0.1:21790/api/v1"
-SHORT = 100  # characters of a value in an example
+SHORT = 60  # characters of a value in an example
 PLACES = {
     "id": "gpt-small",
     "capture": "0000000000a1",
@@ -262,6 +268,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "run": "gpt-small",
         "batches": [{"step": 200, "rank": 0, "alert": 7, "samples": [17, 4], "count": 2}],
     },
+    "get_code": {"diff": ["--- a/train.py"]},
+    "get_console": {"bytes": 16, "lines": [[1, "loss 2.31"]], "total": 2, "more": False},
     "get_machine": {"families": ["trackside_host_memory_available_bytes"]},
     "end_process": {"pid": 4711, "signal": "SIGTERM"},
     "get_status": {"version": "0.1.0", "gpus": [], "nvml": {"error": ""}},
@@ -523,51 +531,86 @@ def _prose(docstring: str) -> str:
 
 def http_api_page() -> str:
     """Return the text of docs/http-api.md, made from the daemon's OpenAPI document and recorded answers."""
-    found, answers, examples = document(__version__), read_answers(), _examples()
+    found, answers = document(__version__), read_answers()["answers"]
     reasons = ", ".join(f"`{reason}`" for reason in sorted({*REASONS.values(), *OTHER_REASONS}))
-    parts = [HTTP_API.replace("REASONS", reasons)]
-    for group in found["tags"]:
-        parts.append(f"\n## {group['name']}\n")
-        for path, operations in found["paths"].items():
-            for method, operation in operations.items():
-                if operation["tags"] == [group["name"]]:
-                    parts += _operation(method.upper(), path, operation, answers["answers"], examples)
-    parts.append(
-        "\n## Types\n\n`T|null` may be null, `[T]` is a list, `{*: T}` has any names, and a `field~` may be absent.\n\n"
-    )
-    parts.append("`value` is a number, or the text `nan`, `inf` or `-inf`.\n\n| type | fields |\n|---|---|\n")
-    parts += [
-        f"| {name} | `{_notation(one)}` |\n".replace("|null", "\\|null") for name, one in answers["types"].items()
+    operations = [
+        (f"{method.upper()} {path}", operation)
+        for group in found["tags"]
+        for path, operations in found["paths"].items()
+        for method, operation in operations.items()
+        if operation["tags"] == [group["name"]]
     ]
+    uses: dict[str, list[str]] = {}
+    for _, operation in operations:
+        for one in operation["parameters"]:
+            uses.setdefault(_words(one), []).append(_kind(one))
+    shared = {words: kinds[0] if len(set(kinds)) == 1 else "" for words, kinds in uses.items() if len(kinds) > 1}
+    parts = [HTTP_API.replace("REASONS", reasons), *starmap(_row, shared.items())]
+    group, shown = "", dict[str, str]()
+    for name, operation in operations:
+        kind = _notation(answers.get(operation["operationId"], ""))
+        if operation["operationId"] in EXAMPLES or name in _examples():
+            shown.setdefault(kind, name)
+    for name, operation in operations:
+        if group != (group := operation["tags"][0]):
+            parts.append(f"\n## {group}\n")
+        parts += [f"\n### {name}\n\n", *_operation(name, operation, answers, shared, shown)]
     return "".join(parts)
 
 
+def _words(parameter: Mapping[str, Any]) -> str:
+    return f"`{parameter['name']}`: {parameter['description']}"
+
+
+def _row(words: str, kind: str) -> str:
+    return f"- {words.replace(':', f'{kind}:', 1)}\n"
+
+
+def _kind(parameter: Mapping[str, Any]) -> str:
+    """Return the type of a parameter, whether it has to be given, and its default."""
+    schema = parameter["schema"]
+    kind = "time" if "anyOf" in schema else "text" if schema["type"] == "string" else schema["type"]
+    if kind == "array":
+        kind = "repeatable"
+    parts = [kind] if kind != "text" and parameter["in"] == "query" else []
+    parts += ["required"] if parameter["required"] and parameter["in"] == "query" else []
+    if kind != "boolean" and schema.get("default"):
+        parts += [f"default {schema['default']}", *([f"at most {schema['maximum']}"] if "maximum" in schema else [])]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
 def _operation(
-    method: str, path: str, operation: Mapping[str, Any], answers: Mapping[str, Any], examples: Mapping[str, Any]
+    name: str,
+    operation: Mapping[str, Any],
+    answers: Mapping[str, Any],
+    shared: Mapping[str, str],
+    shown: dict[str, str],
 ) -> Iterator[str]:
-    yield f"\n### {method} {path}\n\n{operation['summary']} Role: `{operation['x-role']}`.\n"
+    """Yield the section of an operation; *shown* has the operations by their texts and types."""
+    method, path = name.split()
+    role = operation["x-role"]
+    yield operation["summary"]
+    yield "\n" if role == ("read" if method == "GET" else "write") else f" Role: `{role}`.\n"
     if description := operation.get("description"):
-        yield f"\n{description}\n"
-    if parameters := operation["parameters"]:
-        yield "\n| parameter | in | type | meaning |\n|---|---|---|---|\n"
-        for one in parameters:
-            place = "query, required" if one["in"] == "query" and one["required"] else one["in"]
-            yield f"| `{one['name']}` | {place} | {_kind(one)} | {one['description']} |\n"
-    body = operation.get("requestBody")
-    if body:
-        yield f"\nBody: {_code(body['description'])}\n"
-    name = operation["operationId"]
-    if name in answers:
-        yield f"\nAnswer: `{_notation(answers[name])}`\n"
-    asked, answer = examples.get(f"{method} {path}", (path, None))
+        as_of = shown.setdefault(description, name)
+        yield f"\n{description if as_of == name else f'As of `{as_of}`.'}\n"
+    parameters = operation["parameters"]
+    if own := [one for one in parameters if _words(one) not in shared]:
+        yield from ("\n", *(_row(_words(one), _kind(one)) for one in own))
+    usual = [one for one in parameters if _words(one) in shared and one["in"] == "query"]
+    if also := ", ".join(f"`{one['name']}`{'' if shared[_words(one)] else _kind(one)}" for one in usual):
+        yield f"\nAlso {also}.\n"
+    asked, answer = _examples().get(name, (path, None))
     asked = re.sub(r"{(\w+)}", lambda place: PLACES[place[1]], asked)
-    answer = EXAMPLES.get(name, answer)
-    if answer is None and answers.get(name) in ("Alert", "Capture"):
-        answer = examples[{"Alert": "GET /alerts/{number}", "Capture": "GET /captures/{capture}"}[answers[name]]][1]
-    data = f" -d '{body['description']}'" if body and body["description"].startswith("{") else ""
-    words = "" if method == "GET" else f" -X {method}"
-    shown = "" if answer is None else f"{_shortened(answer)}\n"
-    yield f"\n```text\n$ curl -H \"$TOKEN\"{words}{data} '{API}{asked}'\n{shown}```\n"
+    answer = EXAMPLES.get(operation["operationId"], answer)
+    body = operation.get("requestBody", {}).get("description", "")
+    data = f" -d '{body}'" if body.startswith("{") else " --data-binary @run.csv" if body else ""
+    words = "" if method == "GET" or data else f" -X {method}"
+    kind = _notation(answers.get(operation["operationId"], ""))
+    lines = f"{_shortened(answer)}\n" if shown.get(kind) == name else ""
+    yield f'\n```text\n$ curl -H "$TOKEN"{words}{data} "$API{asked}"\n{lines}```\n'
+    if kind in shown and not lines:
+        yield f"\nThe answer is as of `{shown[kind]}`.\n"
 
 
 def _notation(of: Any) -> str:
@@ -579,6 +622,7 @@ def _notation(of: Any) -> str:
     return str(of)
 
 
+@cache
 def _examples() -> dict[str, tuple[str, Any]]:
     """Return by method and path a recorded question and its answer, the first with something in it."""
     patterns = [(one, re.compile(re.sub(r"{\w+}", "[^/?]+", one.path))) for one in ENDPOINTS]
@@ -604,7 +648,7 @@ def _shortened(answer: Mapping[str, Any]) -> str:
 
 def _first(value: Any) -> Any:
     if isinstance(value, list):
-        return [_first(one) for one in value[: 1 if value and isinstance(value[0], (dict, list)) else 6]]
+        return [_first(one) for one in value[: 1 if value and isinstance(value[0], (dict, list, str)) else 5]]
     return {name: _first(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
@@ -630,19 +674,6 @@ def _alert(trouble: Trouble) -> str:
     steps = [f"**Next steps**{f' ({case})' if case else ''}: {text}" for case, text in trouble.steps.items()]
     parts = [f"### {trouble.name}", f"{trouble.summary} {trouble.meaning}", *steps, trouble.more]
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _kind(parameter: Mapping[str, Any]) -> str:
-    """Return the type of a parameter: ``string``, or ``string, repeatable`` for a list."""
-    schema = parameter["schema"]
-    if "anyOf" in schema:
-        return "number or date"
-    return f"{schema['items']['type']}, repeatable" if schema["type"] == "array" else str(schema["type"])
-
-
-def _code(text: str) -> str:
-    """Return an example as code; a description of a body in words stays as it is."""
-    return f"`{text}`" if text.startswith("{") else text
 
 
 def _groups() -> list[rule_file.Group]:
