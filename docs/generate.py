@@ -10,6 +10,7 @@ import textwrap
 from collections import Counter
 from functools import cache
 from itertools import starmap
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,65 +75,60 @@ HOST = (
 )
 METRICS = """# Metrics
 
-This page lists every family that the daemon exports, a gauge unless it says otherwise, with its labels and meaning. It is generated
-from the definitions in the code; the HELP lines of `/metrics` say more, such as the source of a value. All values are in
-base units, which the name ends with; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN loss is a real NaN.
+Every family that the daemon exports, with its labels and meaning. Names that end in `_total` are counters, those in `_info` have facts as
+labels, and others are gauges unless they say otherwise. The HELP lines of `/metrics` have the source of each value, too. All values are in
+base units, which the name ends with; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN
+loss is a real NaN.
 
-The label `run` is the name that you chose. Further facts are labels of the `_info` families, which you can join:
+The label `run` is the name that you chose; join further facts:
 
 ```
 trackside_training_loss * on (run) group_left (git_commit) trackside_training_run_info
 ```
 
-Limits prevent a training that invents keys or runs from displacing the others: each
-[owner](other-machines.md#who-owns-a-run) gets the same share. `trackside_series_rejected_total` counts what is over a limit.
+`trackside_series_rejected_total` counts the series over a limit, of which each [owner](other-machines.md#who-owns-a-run) gets the same share.
+Of a run with more than 64 ranks (`limits.ranks`), the page has:
 
-Of a run with more than 64 ranks (`limits.ranks`), the page shows statistics in place of each rank, so that a thousand ranks
-need some hundreds of series:
-
-- the minimum, median, maximum and sum of each family in `trackside_training_rank_statistic`, and the ranks that have the
-  minimum and the maximum in `trackside_training_extreme_rank`
+- the minimum, median, maximum and sum of each family in `trackside_training_rank_statistic`, and the ranks of the minimum and the
+  maximum in `trackside_training_extreme_rank`
 - the lowest rank's own series, and the states of ranks in a state that at most 16 ranks have
 - histograms as their sums over all ranks, with an empty `rank`
 - rank by rank: values of at most 7 of the ranks, and families with more than one label besides `run` and `rank`
 
-The API, the history, the detectors and the daemon's rules see every rank.
-
-```
-trackside_training_rank_statistic{family="trackside_training_loss", statistic="max"}
-```
-
-[How a run ends](run-states.md) has the states, their causes, and how long the series of an ended run stay.
+The API, the history, the detectors and the daemon's rules see every rank. [How a run ends](run-states.md) has how long the series of an ended
+run stay.
 
 `/metrics?collect[]=NAME` and `?exclude[]=NAME` select families by the names of the sections below. `trackside` includes the
-families of prometheus_client for the daemon's process (`process_*`, `python_*`).
+families of prometheus_client for the daemon's process (`process_*`, `python_*`). A section begins with the labels of all of its families but
+those marked *only*. [`trackside benchmark`](benchmark.md) measures `trackside_model_*`.
 """
+SOURCE = re.compile(
+    r", from (?=nvml|/proc|/sys|statvfs|uname|adjtimex|time\(2\)|memory\.|cpu\.|pids\.|full of|some of|torch\.|the kubelet)"
+    r"(?:(?! \(Hopper|, else 0|: [A-Z]|, which takes).)*|, sampled by the daemon's tick|, as trackside benchmark measured it"
+)
+"""What a line leaves to HELP."""
 CONFIGURATION = """# Configuration
 
-The daemon works without any configuration. A setting has the same name everywhere. You can set `sample.interval` as
+The daemon works without any configuration. A setting has the same name everywhere; `sample.interval` is
 
-- `--sample.interval=2s` on the command line,
-- `TRACKSIDE_SAMPLE__INTERVAL=2s` in the environment: in capitals, with two underscores for each dot and one for each hyphen,
-- `sample: {interval: 2s}` in the YAML file that `--config.file` names.
+- `--sample.interval=2s` on the command line, which comes first,
+- `TRACKSIDE_SAMPLE__INTERVAL=2s` in the environment: in capitals, with two underscores for each dot, one for each hyphen, and commas between
+  the items of a list,
+- `sample: {interval: 2s}` in the YAML file that `--config.file` names. `trackside check-config FILE` reports its errors.
 
-A flag overrides the environment, and the environment overrides the file. Durations are `500ms`, `2s`, `1h30m` or a number of
-seconds. Sizes are `10GiB`, `500MB` or a number of bytes. In the environment, separate the items of a list with commas.
-`trackside check-config FILE` reports errors in a file. `trackside daemon --help` lists the flags that people set most often, and
-`--help-all` all.
+Durations are `500ms`, `2s`, `1h30m` or a number of seconds. Sizes are `10GiB`, `500MB` or a number of bytes.
+`trackside daemon --help` lists the flags that people set most often, and `--help-all` all. Below, the default is in brackets; without one a
+setting is empty or off.
 
 The daemon reads the file again on SIGHUP or, if you set `web.enable-lifecycle`, on `POST /-/reload`. `sample.interval`,
 `run.linger`, `storage.interval`, `storage.retention.*`, `alerts.off`, `alerts.sinks.*` and `log.*` change at once; all other
-settings need a restart. The daemon reads the file of `web.config.file` again whenever it changes:
-[TLS and passwords](web.md).
+settings need a restart. The daemon reads the file of `web.config.file` again whenever it changes: [TLS and passwords](web.md).
 
-<a id="custom-rules"></a><a id="notifications"></a><a id="storage"></a>Pages of their own describe
-[rules that you write](rules.md), [notifications](notifications.md) and [what the history deletes](history.md#where-and-how-much).
-
+<a id="custom-rules"></a><a id="notifications"></a>See also [rules that you write](rules.md), [notifications](notifications.md) and
+[what the history deletes](history.md#where-and-how-much).
 """
 CLIENT = """
 ## Variables of the client
-
-The client reads these variables; the daemon ignores them:
 
 | variable | meaning |
 |---|---|
@@ -150,13 +146,11 @@ The client reads these variables; the daemon ignores them:
 
 Our commands read `TRACKSIDE_WEB__CREDENTIALS_FILE`, the file of [`--web.credentials-file`](web.md#our-commands).
 
-Without an endpoint the client searches for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, or, if that variable is not set or
-names no directory that you can write to, in `/run/user/UID/trackside` and `/tmp/trackside-UID`; then in `/run/trackside`. So a
-job with an `XDG_RUNTIME_DIR` of its own never pushes to another job of the same user. The daemon binds in the first of them that
-it may use. `trackside doctor`, and the client at log level INFO, show which daemon was found and why. The client
-accepts a directory of another user only for `/run/trackside`: [other users](other-machines.md#other-users-of-this-machine).
-Commands find the daemon by `push.address` and `push.token` next to the socket. They ignore files that another user could have
-made or replaced, and `trackside doctor` names them.
+Without an endpoint the client searches for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, or, if that is not set or not writable, in
+`/run/user/UID/trackside` and `/tmp/trackside-UID`; then in `/run/trackside`, the only one that may be
+[another user's](other-machines.md#other-users-of-this-machine). The daemon binds in the first that it may use. Commands find it by
+`push.address` and `push.token` next to the socket. Files that another user could have made or replaced are ignored, and
+`trackside doctor` names them; it shows, as does the client at log level INFO, which daemon was found and why.
 """
 
 
@@ -354,7 +348,7 @@ def metrics_page() -> str:
         counts = Counter(label for one in members for label in one.labels)
         usual = [label for label, count in counts.items() if count > len(members) / 2]
         named = ", ".join(f"`{label}`" for label in usual)
-        parts.append(f"\n## {name}\n\n" + (f"All but those marked *only* have {named}.\n\n" if usual else ""))
+        parts.append(f"\n## {name}\n\n" + (f"Labels: {named}.\n\n" if usual else ""))
         parts += [_family(one, usual) for one in sorted(members, key=lambda one: one.name)]
     return "".join(parts)
 
@@ -364,19 +358,31 @@ def _family(one: Metric, usual: Sequence[str]) -> str:
     whole = set(usual) <= set(one.labels)
     labels = [label for label in one.labels if label not in usual] if whole else list(one.labels)
     more = f"{{{','.join(labels)}}}" if labels else ""
-    kind = "" if one.kind == "gauge" else f", {one.kind}"
+    kind = "" if one.kind == "gauge" or one.name.endswith(("_total", "_info")) else f", {one.kind}"
     only = "" if whole else ", *only*" if labels else ", *no labels*"
-    return f"- `{one.name}{more}`{kind}{only}: {re.split(r'[;.] ', one.help)[0].rstrip('.')}\n"
+    return f"- `{one.name}{more}`{kind}{only}: {SOURCE.sub('', re.split(r'[;.] ', one.help)[0].rstrip('.'))}\n"
 
 
 def configuration_page() -> str:
     """Return the text of docs/configuration.md."""
-    rows = []
+    groups: dict[str, dict[str, list[str]]] = {}
     for path in variables(Config).values():
         name = ".".join(path).replace("_", "-")
-        what = describe(Config, name)
-        rows.append(f"- `{name}`: {what}\n")
-    return CONFIGURATION + "".join(rows) + CLIENT
+        text = re.sub(r"\[default: (.*)\]$", r"[\1]", describe(Config, name))
+        groups.setdefault(path[0], {}).setdefault(text, []).append(name)
+    parts = [CONFIGURATION]
+    for name, rows in groups.items():
+        parts += [f"\n## {name}\n\n".replace("_", "-"), *(f"- {_together(names)}: {text}\n" for text, names in rows.items())]
+    return "".join(parts) + CLIENT
+
+
+def _together(names: Sequence[str]) -> str:
+    """Return names that have one description, such as ``collector.{cpu,load}.enabled``."""
+    begin, end = commonprefix(names).rpartition("."), commonprefix([one[::-1] for one in names])[::-1].partition(".")
+    if len(names) == 1 or not (begin[0] and end[2]):
+        return ", ".join(f"`{one}`" for one in names)
+    inner = (one.removeprefix(f"{begin[0]}.").removesuffix(f".{end[2]}") for one in names)
+    return f"`{begin[0]}.{{{','.join(inner)}}}.{end[2]}`"
 
 
 def commands_page() -> str:
@@ -657,22 +663,21 @@ def _cut(text: str) -> str:
 
 
 def alerts_page(page: str) -> str:
-    """Return docs/alerts.md with the table and the sections of the alerts from the catalogue; the rest of *page* stays."""
-    table, sections = ["| alert | severity |\n|---|---|\n"], []
+    """Return docs/alerts.md with the list and the sections of the alerts from the catalogue; the rest of *page* stays."""
+    names, sections = [], []
     for group, (intro, troubles) in GROUPS.items():
-        table.append(f"| **{group}** | |\n")
-        table += [f"| [{one.name}](#{one.name.lower()}) | {one.severity} |\n" for one in troubles]
+        names.append(f"- {group}: {', '.join(f'[{one.name}](#{one.name.lower()})' for one in troubles)}\n")
         sections += [f"## {group}\n", *([f"{intro}\n"] if intro else []), *map(_alert, troubles)]
-    for name, text in (("table", "".join(table)), ("sections", "\n".join(sections))):
+    for name, text in (("list", "".join(names)), ("sections", "\n".join(sections))):
         begin, end = f"<!-- {name} of model/troubles.md -->\n", f"\n<!-- end of the {name} -->"
         page = page.partition(begin)[0] + begin + "\n" + text + end + page.partition(end)[2]
     return page
 
 
 def _alert(trouble: Trouble) -> str:
-    """Return the section of an alert: its fixed summary and meaning, its next steps by case, and what else there is."""
-    steps = [f"**Next steps**{f' ({case})' if case else ''}: {text}" for case, text in trouble.steps.items()]
-    parts = [f"### {trouble.name}", f"{trouble.summary} {trouble.meaning}", *steps, trouble.more]
+    """Return the section of an alert: severity, fixed summary and meaning, next steps by case, and what else there is."""
+    steps = [f"**Do{f' ({case})' if case else ''}:** {text}" for case, text in trouble.steps.items()]
+    parts = [f"### {trouble.name}", f"**{trouble.severity}:** {trouble.summary} {trouble.meaning}", *steps, trouble.more]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -26,7 +26,7 @@ from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.troubles import DETECTED, RULED
 
 PAGE = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
-ROWS = dict(re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (.*) \|$", PAGE, re.MULTILINE))
+ROWS = dict(re.findall(r"(?m)^### (\w+)\n\n\*\*(.*?):\*\* ", PAGE))
 SECTIONS = re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)
 FLEET = {one.alert for one in fleet("trackside")}
 
