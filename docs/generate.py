@@ -289,12 +289,12 @@ COMMANDS_PAGE = """# Commands
 `trackside COMMAND --help` prints the same. Commands that read the history ask the running daemon, or read the file if there is
 none. `--web.credentials-file FILE`, before or after any command, names the
 [credentials of a daemon that requires them](web.md#our-commands). The exit status is 0, 1 for what a command could not do, and 2
-for a wrong command line or configuration.
-
-An option that is one of the [settings](configuration.md) is described there. Options that many commands have:
+for a wrong command line or configuration. Defaults are in brackets; options that are [settings](configuration.md) are described there.
+Arguments and options of several commands:
 
 """
-MANY = 5  # commands that have an option, from which on it is described once
+MANY = 3  # commands that have an option, from which on it is described once
+FEW = 12  # settings that a command lists as options
 
 
 def sections() -> dict[str, list[Metric]]:
@@ -372,7 +372,10 @@ def configuration_page() -> str:
         groups.setdefault(path[0], {}).setdefault(text, []).append(name)
     parts = [CONFIGURATION]
     for name, rows in groups.items():
-        parts += [f"\n## {name}\n\n".replace("_", "-"), *(f"- {_together(names)}: {text}\n" for text, names in rows.items())]
+        parts += [
+            f"\n## {name}\n\n".replace("_", "-"),
+            *(f"- {_together(names)}: {text}\n" for text, names in rows.items()),
+        ]
     return "".join(parts) + CLIENT
 
 
@@ -415,16 +418,20 @@ def _command(name: str, command: Any, level: int) -> str:
     settings = [one for one in command.params if one.name in paths and "__" in one.name]
     shown = [one for one in command.params if one not in settings and not one.hidden]
     rows = [line for one in shown if (line := _line(one)) not in _shared()]
-    parts = [f"\n{'#' * level} {name}\n\n`{usage}`\n\n{_paragraphs(command.help)}\n"]
+    shown_usage = f"`{usage}`\n\n" if arguments or members else ""
+    parts = [f"\n{'#' * level} {name}\n\n{shown_usage}{_paragraphs(command.help)}\n"]
     if rows:
         parts += ["\n", *rows]
-    if also := ", ".join(f"`{one.opts[0]}`" for one in shown if _line(one) in _shared()):
+    usual = [one for one in shown if _line(one) in _shared() and one.param_type_name == "option"]
+    if also := ", ".join(f"`{one.opts[0]}`" for one in usual):
         parts.append(f"\nAlso {also}.\n")
     if settings:
-        names = ", ".join(f"`{one.opts[0]}`" for one in settings)
-        parts.append(f"\n{_filled(f'Settings as options: {names}.')}\n")
-    for example in (line for line in (command.epilog or "").split("\n") if line.startswith("Example: ")):
-        parts.append(f"\nExample: `{example.removeprefix('Example: ')}`\n")
+        few = len(settings) <= FEW
+        names = [f"`{one.opts[0]}`" if few else f"`{one.opts[0][2:].partition('.')[0]}`" for one in settings]
+        text = f"{'Settings' if few else 'Many settings of'} {', '.join(dict.fromkeys(names))} are options, too."
+        parts.append(f"\n{_filled(text)}\n")
+    for example in re.findall("(?m)^Example: (.*)$", command.epilog or ""):
+        parts += [f"\nExample: `{example}`\n"] if example not in ("", usage) else []
     parts += [_command(f"{name} {under}", one, level + 1) for under, one in members.items()]
     return "".join(parts)
 
@@ -445,7 +452,7 @@ def _filled(text: str) -> str:
 def _spelling(parameter: Any) -> str:
     """Return how a parameter is written: ``RUN``, ``--limit N``, ``--clear / --no-clear``."""
     if parameter.param_type_name == "argument":
-        return written_argument(parameter).replace("|", "\\|")
+        return re.sub(r"^\[?RUN\]?(\.\.\.)?$", "RUN", written_argument(parameter)).replace("|", "\\|")
     names = ", ".join(parameter.opts) + "".join(f" / {one}" for one in parameter.secondary_opts)
     value = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
     return f"{names}{value}".replace("|", "\\|")
@@ -455,10 +462,10 @@ def _meaning(parameter: Any) -> str:
     """Return the help of a parameter in one line, with its default."""
     text, default = " ".join((parameter.help or "").split()), parameter.default
     if isinstance(parameter.show_default, str):
-        text += f" [default: {parameter.show_default}]"
+        text += f" [{parameter.show_default}]"
     elif parameter.show_default is not False and default not in (None, False, "", (), []) and not callable(default):
-        text += f" [default: {'on' if default is True else getattr(default, 'value', default)}]"
-    return text.replace("|", "\\|").replace("<", "&lt;")
+        text += f" [{'on' if default is True else getattr(default, 'value', default)}]"
+    return text.replace("[default: ", "[").replace("|", "\\|").replace("<", "&lt;")
 
 
 def client_page() -> str:
@@ -675,9 +682,15 @@ def alerts_page(page: str) -> str:
 
 
 def _alert(trouble: Trouble) -> str:
-    """Return the section of an alert: severity, fixed summary and meaning, next steps by case, and what else there is."""
-    steps = [f"**Do{f' ({case})' if case else ''}:** {text}" for case, text in trouble.steps.items()]
-    parts = [f"### {trouble.name}", f"**{trouble.severity}:** {trouble.summary} {trouble.meaning}", *steps, trouble.more]
+    """Return the section of an alert: severity, fixed summary and meaning, usual next steps, and what else there is."""
+    shown = {"": trouble.steps[""]} if "" in trouble.steps else trouble.steps
+    steps = [f"**Do{f' ({case})' if case else ''}:** {text}" for case, text in shown.items()]
+    parts = [
+        f"### {trouble.name}",
+        f"**{trouble.severity}:** {trouble.summary} {trouble.meaning}",
+        *steps,
+        trouble.more,
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -20,7 +20,7 @@ FINGERPRINT = 16  # length of an alert's id in the JSON log, which may have no l
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-OfRun = Annotated[str, option("RUN", "Only alerts of this run: its name, its id or the beginning of that.", "--run")]
+OfRun = Annotated[str, option("RUN", "Only alerts of this run.", "--run")]
 
 
 @app.callback(
@@ -67,7 +67,7 @@ def alerts(
 
 @app.command(epilog="\b\nExample: trackside alerts show TrainingStalled --run gpt-small")
 def show(
-    alert: Annotated[str, argument("ID|NAME", "An id, an alert_id of the JSON log, or a name: its newest alert.")],
+    alert: Annotated[str, argument("ID|NAME", "An id, an alert_id of the JSON log, or a name: its newest.")],
     *,
     run: OfRun = "",
     form: Form = "text",

@@ -16,9 +16,7 @@ from trackside_daemon.model.text import shown
 def archive(
     target: Annotated[str, argument("TARGET", "A directory, or an address such as s3://BUCKET/PREFIX.")],
     *,
-    verify: Annotated[
-        bool, flag("--verify", "Write nothing: read every file of the target, and name those that are wrong.")
-    ] = False,
+    verify: Annotated[bool, flag("--verify", "Write nothing: name the files of the target that are wrong.")] = False,
     storage_path: StoragePath = None,
 ) -> None:
     """Write the runs that have ended as Parquet files, for `trackside fleet` and everything else that reads Parquet.

@@ -11,7 +11,7 @@ import typer
 from trackside.limits import PROFILE_SECONDS
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
-from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url, argument, flag, option
+from trackside_daemon.cli.options import Json, Run, StoragePath, Url, argument, flag, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.cli.sources.source import Source
 from trackside_daemon.documents.text import table
@@ -38,14 +38,14 @@ def capture(
         bool,
         flag(
             "--layers",
-            "Record the layers of an observed model instead, which are measured more often for 100 steps or --steps.",
+            "Record the layers of an observed model instead, for 100 steps or --steps.",
         ),
     ] = False,
     modules: Annotated[
-        bool, flag("--modules", "Record the time and the activations of each module of a watched model instead.")
+        bool, flag("--modules", "Record time and activations of each module of a watched model instead.")
     ] = False,
     as_json: Json = False,
-    url: DaemonUrl = "",
+    url: Url = "",
 ) -> None:
     """Record a run for some steps, and print where their time goes.
 

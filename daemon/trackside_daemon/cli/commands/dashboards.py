@@ -30,9 +30,7 @@ def dashboards(
     ] = "http://127.0.0.1:9090",
     datasource: Annotated[
         bool,
-        flag(
-            "--datasource/--no-datasource", "Write the data source for Prometheus, or not if Grafana already has one."
-        ),
+        flag("--datasource/--no-datasource", "Write the data source for Prometheus."),
     ] = True,
     force: Annotated[bool, flag("--force", "Overwrite provisioning files that differ.")] = False,
 ) -> None:

@@ -10,9 +10,7 @@ from trackside_daemon.cli.options import option
 
 def demo(
     steps: Annotated[int | None, option("N", "Stop after that many steps. [default: run until Ctrl-C]", min=1)] = None,
-    trouble: Annotated[
-        str, option("NAME", "What goes wrong in the training: nan, spike, stall, leak, straggler or crash.")
-    ] = "",
+    trouble: Annotated[str, option("NAME", "What goes wrong: nan, spike, stall, leak, straggler or crash.")] = "",
     after: Annotated[float, option("SECONDS", "Seconds of training before it goes wrong.", min=0)] = 15.0,
     ranks: Annotated[
         int | None, option("N", "Simulate a training with that many ranks. [default: a real training]")

@@ -32,7 +32,7 @@ def import_(
         str, option("ID", "Id of the run. [default: the one in the file, else one derived from the file]", "--id")
     ] = "",
     follow: Annotated[
-        bool, flag("--follow", "Push to the running daemon what is there and what is written, until Ctrl-C.")
+        bool, flag("--follow", "Push what is there and what is written to the daemon, until Ctrl-C.")
     ] = False,
     storage_path: StoragePath = None,
     url: Url = "",

@@ -15,7 +15,7 @@ def keys(
     *,
     client: Annotated[
         list[str] | None,
-        option("NAME", "Name of a client to make a key for, such as its machine; may be repeated.", "--client"),
+        option("NAME", "Name of a client, such as its machine; may be repeated.", "--client"),
     ] = None,
 ) -> None:
     """Make keys that let training jobs on other machines push to the daemon of this machine.

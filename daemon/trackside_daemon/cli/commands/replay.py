@@ -55,7 +55,7 @@ def replay(
         str,
         argument(
             "PATH|RUN",
-            "A file of JSON lines or CSV, a run of another tool, - for standard input, or a run of the history.",
+            "A file of JSON lines or CSV, a run of another tool, - for standard input, or a run.",
         ),
     ],
     *,
@@ -69,7 +69,7 @@ def replay(
         Path | None,
         option(
             "FILE",
-            "YAML file of the daemon's settings, for alerts.thresholds, alerts.roles and alerts.off.",
+            "YAML file of the daemon's settings.",
             "--config.file",
         ),
     ] = None,

@@ -22,7 +22,7 @@ def report(
         Path | None,
         option(
             "FILE",
-            "Write to this file, or - for standard output; its suffix selects the format. [default: RUN.html]",
+            "File, or - for standard output; its suffix selects the format. [default: RUN.html]",
             "--output",
             "-o",
         ),
@@ -31,7 +31,7 @@ def report(
         str, option("|".join(FORMS), "Format of the file. [default: that of the suffix, or html]", "--format")
     ] = "",
     plots: Annotated[
-        Path | None, option("DIR", "Also write an SVG and a PNG file of each chart, light and dark, to this directory.")
+        Path | None, option("DIR", "Also write each chart as SVG and PNG, light and dark, to this directory.")
     ] = None,
     storage_path: StoragePath = None,
     url: Url = "",

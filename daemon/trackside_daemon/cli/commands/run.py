@@ -26,7 +26,7 @@ def run(
     command: Annotated[list[str], argument("-- COMMAND [ARGUMENT]...", "The command to run.")],
     *,
     auto: Annotated[
-        bool, flag("--auto", "Find steps, losses and what trackers get in trainings that do not use trackside.")
+        bool, flag("--auto", "Find steps, losses and what trackers get in trainings without trackside.")
     ] = False,
     console: Annotated[
         bool, flag("--console", "Keep the last 10 MiB of what the command prints, without secrets, for the run's page.")
@@ -35,8 +35,8 @@ def run(
         list[str] | None,
         option(
             "[DIR]",
-            "Follow what the command writes for TensorBoard or W&B in runs, lightning_logs, wandb, and in DIR; may be "
-            "repeated. DIR may be left out before --.",
+            "Make runs of what it writes for TensorBoard or W&B in runs, lightning_logs, wandb, and DIR; may be "
+            "repeated.",
             "--follow",
         ),
     ] = None,
@@ -44,8 +44,8 @@ def run(
         str,
         option(
             "[N]",
-            "Start the command again after a crash or a proven hang, up to N times, from the newest intact checkpoint "
-            "[default: 5]. N may be left out before --.",
+            "Start it again after a crash or a proven hang, up to N times, from the newest intact checkpoint [default:"
+            " 5].",
             "--restart",
         ),
     ] = "",
@@ -54,18 +54,14 @@ def run(
     ] = "crash,hang",
     restart_args: Annotated[
         str,
-        option(
-            "TEXT", "Arguments that the command gets when it starts again: '--resume {checkpoint}'.", "--restart.args"
-        ),
+        option("TEXT", "Arguments when it starts again: '--resume {checkpoint}'.", "--restart.args"),
     ] = "",
-    requeue: Annotated[
-        bool, flag("--requeue", "With --restart: have Slurm requeue the job, in place of a start within it.")
-    ] = False,
+    requeue: Annotated[bool, flag("--requeue", "With --restart: have Slurm requeue the job instead.")] = False,
     stop_on: Annotated[
         str,
         option(
             "ALERTS",
-            "End the command when one of these alerts fires, or fires so long: NonFinite,LossDiverging:10m.",
+            "End it when one of these alerts fires, or fires so long: NonFinite,LossDiverging:10m.",
             "--stop-on",
         ),
     ] = "",

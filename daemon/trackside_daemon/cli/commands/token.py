@@ -16,9 +16,7 @@ def token(
         Literal["read", "write", "admin"], option("read|write|admin", "What the printed token permits.", "--role")
     ] = "admin",
     rotate: Annotated[bool, flag("--rotate", "Replace the token; the old one opens nothing any more.")] = False,
-    keep: Annotated[
-        str, option("TIME", "With --rotate, keep the old token valid for so long, at most 30d.", "--keep")
-    ] = "",
+    keep: Annotated[str, option("TIME", "With --rotate, keep the old one valid so long, at most 30d.", "--keep")] = "",
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trackside_daemon.cli.errors import CommandError, errors_reported
-from trackside_daemon.cli.options import DaemonUrl, flag, option
+from trackside_daemon.cli.options import Url, flag, option
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.model.text import seconds, shown
 
@@ -86,7 +86,7 @@ def top(
     *,
     once: Annotated[bool, flag("--once", "Print one frame as text and exit, for scripts and watch.")] = False,
     interval: Annotated[str, option("TIME", "Time between two updates.")] = "1s",
-    url: DaemonUrl = "",
+    url: Url = "",
 ) -> None:
     """Show runs, their loss and throughput, GPUs, host and alerts in the terminal.
 

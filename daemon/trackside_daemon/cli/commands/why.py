@@ -17,9 +17,7 @@ def why(
             "Run or tag to compare with; may be repeated. [default: the pinned run of this name, else the one before]",
         ),
     ] = None,
-    key: Annotated[
-        list[str] | None, option("KEY", "Key whose trend and comparison to add to those of the loss; may be repeated.")
-    ] = None,
+    key: Annotated[list[str] | None, option("KEY", "Key whose trend and comparison to add; may be repeated.")] = None,
     form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
