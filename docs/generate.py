@@ -10,7 +10,6 @@ import textwrap
 from collections import Counter
 from functools import cache
 from itertools import starmap
-from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -276,8 +275,8 @@ RECORDED = DOCS.parent / "tests" / "behavior" / "recorded" / "api"
 
 CLIENT_PAGE = """# Python client
 
-The package `trackside` is everything that the training code imports. Its functions act on the run that was opened last; the first
-call opens one. This page is generated from the docstrings.
+The package `trackside` is everything that the training code imports. Its functions act on the default run, which was opened last; the first
+call opens one.
 
 | function | |
 |---|---|
@@ -381,11 +380,11 @@ def configuration_page() -> str:
 
 def _together(names: Sequence[str]) -> str:
     """Return names that have one description, such as ``collector.{cpu,load}.enabled``."""
-    begin, end = commonprefix(names).rpartition("."), commonprefix([one[::-1] for one in names])[::-1].partition(".")
-    if len(names) == 1 or not (begin[0] and end[2]):
+    begin, end = names[0].split(".")[0], names[0].rpartition(".")[2]
+    inner = [one.removeprefix(f"{begin}.").removesuffix(f".{end}") for one in names]
+    if len(names) == 1 or any(f"{begin}.{part}.{end}" != one for part, one in zip(inner, names, strict=True)):
         return ", ".join(f"`{one}`" for one in names)
-    inner = (one.removeprefix(f"{begin[0]}.").removesuffix(f".{end[2]}") for one in names)
-    return f"`{begin[0]}.{{{','.join(inner)}}}.{end[2]}`"
+    return f"`{begin}.{{{','.join(inner)}}}.{end}`"
 
 
 def commands_page() -> str:
@@ -474,13 +473,11 @@ def client_page() -> str:
     parts = [CLIENT_PAGE]
     for name in names:
         summary = _prose((inspect.getdoc(getattr(trackside, name)) or "").partition("\n")[0]).strip()
-        place = _place(name)
-        anchor = "" if place.startswith("trackside.") else f'<a id="trackside.{name}"></a>'
-        parts.append(f"| {anchor}[`{name}`](#{place}) | {summary} |\n")
-    names = [name for name in names if _place(name).startswith("trackside.")]
-    parts += [_documented(f"trackside.{name}", getattr(trackside, name)) for name in names]
+        parts.append(f"| [`{name}`](#{_place(name)}) | {re.sub(', as `Run.*?`', '', summary)} |\n")
+    own = [name for name in names if _place(name) == name]
+    parts += [_documented(name, getattr(trackside, name)) for name in own]
     for name in CLASSES:
-        parts += _class(name, names if name == "Run" else ())
+        parts += _class(name, own if name == "Run" else ())
     return "".join(parts)
 
 
@@ -488,32 +485,34 @@ def python_page(page: str) -> str:
     """Return docs/python.md with its reference, made from the docstrings; what is before it stays."""
     begin, heading, _ = page.partition("## Reference\n")
     classes = [part for name in ("History", "RunHistory", "Series", "Media") for part in _class(name)]
-    return "".join([begin, heading, _documented("trackside.open", trackside.open), *classes])
+    return "".join([begin, heading, _documented("open", trackside.open), *classes])
 
 
-def _class(name: str, same: Collection[str] = ()) -> Iterator[str]:
-    """Yield the sections of a class and of its members; those that are functions of the package, too, refer to these."""
+def _class(name: str, functions: Collection[str] = ()) -> Iterator[str]:
+    """Yield the sections of a class and of its methods, without those that are functions of the package."""
     kind = getattr(trackside, name)
-    yield _documented(f"trackside.{name}", kind)
-    for one, member in vars(kind).items():
-        if not one.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
-            whole = _documented(f"{name}.{one}", member)
-            yield f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if one in same else whole
+    yield _documented(name, kind)
+    members = {one: member for one, member in vars(kind).items() if not one.startswith("_") and one not in functions}
+    properties = [
+        (one, inspect.getdoc(member) or "") for one, member in members.items() if isinstance(member, property)
+    ]
+    yield "\n" if properties else ""
+    yield from (f"- `{name}.{one}`: {' '.join(_prose(text).split())}\n" for one, text in properties)
+    yield from (_documented(f"{name}.{one}", member) for one, member in members.items() if inspect.isfunction(member))
 
 
 def _place(name: str) -> str:
-    """Return the anchor of a function: that of a method if it says that it does the same."""
-    same = re.search(r"\bas `(Run\.\w+)`", inspect.getdoc(getattr(trackside, name)) or "")
-    return same[1] if same else f"trackside.{name}"
+    """Return the heading's anchor of a function: that of a method if it says that it does the same."""
+    same = re.search(r"\bas `Run\.(\w+)`", inspect.getdoc(getattr(trackside, name)) or "")
+    return f"run{same[1]}" if same else name
 
 
 def _documented(name: str, what: Any) -> str:
-    """Return the section of a function, class or property: its signature and its docstring, whose lists have a bullet an entry."""
-    shown = name.rpartition(".")[2] if name.startswith("trackside.") else name
-    head = f'\n### <a id="{name}"></a>{name}\n'
-    if isinstance(what, property) or what is trackside.Run:  # init makes it
-        return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
-    return f"{head}\n```text\n{shown}{_signature(what)}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+    """Return the section of a function or class: its signature and its docstring, whose lists have a bullet an entry."""
+    text = _prose(inspect.getdoc(what) or "")
+    if what is trackside.Run:  # init makes it
+        return f"\n### {name}\n\n{text}"
+    return f"\n### {name}\n\n```text\n{name}{_signature(what)}\n```\n\n{text}"
 
 
 def _signature(what: Any) -> str:
