@@ -99,11 +99,13 @@ run stay.
 
 `/metrics?collect[]=NAME` and `?exclude[]=NAME` select families by the names of the sections below. `trackside` includes the
 families of prometheus_client for the daemon's process (`process_*`, `python_*`). A section begins with the labels of all of its families but
-those marked *only*. [`trackside benchmark`](benchmark.md) measures `trackside_model_*`.
+those marked *only*. [`trackside benchmark`](benchmark.md) measures `trackside_model_*`, and [`run.observe`](layers.md) measures
+`trackside_layer_*`. Some families need a GPU of the generation in parentheses or later.
 """
 SOURCE = re.compile(
     r", from (?=nvml|/proc|/sys|statvfs|uname|adjtimex|time\(2\)|memory\.|cpu\.|pids\.|full of|some of|torch\.|the kubelet)"
     r"(?:(?! \(Hopper|, else 0|: [A-Z]|, which takes).)*|, sampled by the daemon's tick|, as trackside benchmark measured it"
+    r"|, as last measured by run.observe on the rank|, from its metrics port|, from the dashboard| and later(?=\))"
 )
 """What a line leaves to HELP."""
 CONFIGURATION = """# Configuration

@@ -97,8 +97,7 @@ def dismiss(
 ) -> None:
     """Mark an alert as a false alarm, in the history.
 
-    trackside tune proposes thresholds with which the false alarms would not have fired. The alert itself fires on; trackside
-    silence mutes it.
+    trackside tune proposes thresholds from these marks. The alert itself fires on; trackside silence mutes it.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

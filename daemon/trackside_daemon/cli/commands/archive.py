@@ -21,8 +21,8 @@ def archive(
 ) -> None:
     """Write the runs that have ended as Parquet files, for `trackside fleet` and everything else that reads Parquet.
 
-    What the target has is left as it is. A file is complete or not there, whatever happens, and several may write to one
-    target. The daemon does the same by itself with bridges.parquet.url; needs trackside[arrow].
+    What the target has stays. A file is complete or not there, and several may write to one target. The daemon does
+    the same with bridges.parquet.url; needs trackside[arrow].
     """
     with errors_reported():
         print_lines(_verified(target) if verify else _write(target, storage_path))

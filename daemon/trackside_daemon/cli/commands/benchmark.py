@@ -73,9 +73,9 @@ class Options:
 def benchmark(options: Options) -> None:
     """Measure latency, throughput, memory and quality of models, functions and endpoints, with 95 % intervals.
 
-    Variants are measured in turns in random order, so that other work on the machine affects all alike. A percentile with
-    too few samples has no number. The results become a run, for `trackside compare`, `report` and `show`. Ctrl-C ends the
-    measurement and keeps what was measured. The exit status is 1 if a variant failed, and 130 after Ctrl-C.
+    Variants are measured in turns in random order, so that other work affects all alike. A percentile with too few
+    samples has no number. The results become a run. Ctrl-C keeps what was measured. The exit status is 1 if a variant
+    failed, and 130 after Ctrl-C.
     """
     with errors_reported():
         from trackside_daemon.documents.benchmark import document

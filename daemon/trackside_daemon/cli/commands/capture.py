@@ -49,8 +49,7 @@ def capture(
 ) -> None:
     """Record a run for some steps, and print where their time goes.
 
-    The training needs no code for it, only `trackside run`. It goes on, slower while it is recorded. Ctrl-C ends the wait,
-    and the daemon completes the capture.
+    The training needs no code for it, only `trackside run`, and is slower meanwhile. Ctrl-C ends the wait alone.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon
@@ -83,7 +82,7 @@ def captures(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """List the captures of a run, or of all runs, oldest first. This works with and without a daemon.
+    """List the captures of a run, or of all runs, oldest first.
 
     Perfetto (ui.perfetto.dev), the TensorBoard plug-in and HTA open the traces of profiles.
     """

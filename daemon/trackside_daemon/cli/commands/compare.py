@@ -52,9 +52,9 @@ def compare(
     A name that is given twice means its two newest runs, and a pattern such as 'gpt-*' all that match. The cells of a
     group have the mean, ± half of its interval, and the standard deviation.
 
-    A condition compares values: keys, KEY.final, .best, .mean, .min, .max, step_time, step_time_p25 (that of the quicker
-    steps), throughput, step, wall_seconds. `baseline` is the same value of the baseline. Functions: std, low, high (the
-    interval), min, max, n; ratio, ratio_low, ratio_high (to the baseline).
+    Conditions compare keys, KEY.final, .best, .mean, .min, .max, step_time, step_time_p25 (of the quicker steps),
+    throughput, step, wall_seconds; `baseline` is the same of the baseline. Functions: std, low, high (the interval),
+    min, max, n; ratio, ratio_low, ratio_high (to the baseline).
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

@@ -38,8 +38,8 @@ def dashboards(
 
     Grafana reads DIR/provisioning when it starts, if DIR is /etc/grafana or GF_PATHS_PROVISIONING names it.
 
-    Run the command again after an upgrade: it overwrites the dashboards, including your changes, and keeps the
-    provisioning files. It never deletes files in DIR/dashboards/trackside, not even those of removed dashboards.
+    Run it again after an upgrade: it overwrites the dashboards, including your changes, and keeps the provisioning
+    files. It never deletes files in DIR/dashboards/trackside.
     """
     with errors_reported():
         where = _place(directory)

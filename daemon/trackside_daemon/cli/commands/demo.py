@@ -22,7 +22,7 @@ def demo(
     """Run the daemon with a small real training, and print what to open.
 
     A character-level language model learns English from Python's help texts; nothing is downloaded. With --ranks the
-    training is simulated: its processes wait for each other and push all that a training can, but compute nothing.
+    training is simulated: it pushes all that a training can, but computes nothing.
     """
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.demo.options import DemoOptions, DemoOptionsError

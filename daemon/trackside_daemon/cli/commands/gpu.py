@@ -21,8 +21,8 @@ def pause(
 ) -> None:
     """Make the daemon release the GPUs, so that you can reset, reconfigure or remove them.
 
-    The daemon ends the process that reads the GPUs, which closes their device files. Everything else continues. The exit
-    status is 1 if that process hangs in the driver and does not end.
+    Everything else continues. The exit status is 1 if the process that reads the GPUs hangs in the driver and does
+    not end.
     """
     answer = _request(url, "pause", {"for": _length(length)})
     if not answer["released"]:

@@ -39,10 +39,9 @@ def import_(
 ) -> None:
     """Import runs of other tools, or files of trackside export, into the history.
 
-    The format is recognized: event files of TensorBoard, .wandb files of W&B, file stores, SQLite files and servers of
-    MLflow, databases of trackio, metrics.csv of Lightning, trainer_state.json of Transformers, CSV, JSON and JSON lines.
-
-    Of a directory, all runs in it are imported, without those that the history has. A damaged record costs itself.
+    These are event files of TensorBoard, .wandb files of W&B, file stores, SQLite files and servers of MLflow,
+    databases of trackio, metrics.csv of Lightning, trainer_state.json of Transformers, CSV, JSON and JSON lines; of a
+    directory all that the history does not have. A damaged record costs itself.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

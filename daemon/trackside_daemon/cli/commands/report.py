@@ -38,7 +38,7 @@ def report(
 ) -> None:
     """Write a report about runs: curves, lost time with its causes, alerts, configuration.
 
-    The HTML file contains everything, so that it can be sent and opened without a network. Several runs share the charts.
+    The HTML file needs no network. Several runs share the charts.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

@@ -78,22 +78,18 @@ def run(
 ) -> None:
     """Run a command together with the daemon, and print a summary of its runs at the end.
 
-    If a daemon is running already, the command uses it. Otherwise a daemon is started; it ends with the last command
-    that uses it, and its log is daemon.log in the directory of the history. If the daemon cannot start, the command
-    runs without it.
+    If no daemon is running, one is started, which ends with the last command that uses it; its log is daemon.log in
+    the directory of the history. If it cannot start, the command runs without it.
 
-    With --follow, a script needs no lines for trackside: what it writes for TensorBoard or W&B becomes runs of their own
-    while it runs.
+    With --follow, what the command writes for TensorBoard or W&B becomes runs. With --console, it prints through
+    another terminal, or a pipe if standard output is none; otherwise its output is untouched.
 
-    With --console, the command prints through another terminal, or a pipe if standard output is none. Without it, the
-    command's output is untouched.
-
-    With --restart, the command starts again as the next attempt of the same run, with the path of the checkpoint in
+    With --restart, it starts again as the next attempt of the same run, with the path of the checkpoint in
     $TRACKSIDE_RESUME. Ctrl-C, and SIGTERM to this command, end it for good.
 
-    The exit status is that of the command, or 128 plus the number of the signal that ended it. It is 79 after an alert of
-    --stop-on, 75 after --requeue, 126 if the command is not executable, 127 if it is not found, and 2 if this command line or the
-    configuration is wrong.
+    The exit status is that of the command, or 128 plus the number of the signal that ended it; 79 after an alert of
+    --stop-on, 75 after --requeue, 126 if the command is not executable, 127 if it is not found, and 2 if this command
+    line or the configuration is wrong.
     """
     from trackside_daemon.cli.run.nccl_inspector import library
     from trackside_daemon.cli.run.restarts import restarts, stop_alerts

@@ -134,9 +134,7 @@ def show(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Show a run: its state, metrics, configuration and alerts.
-
-    The command also shows its command line, commit, hardware, attempts and newest events.
+    """Show a run: its state, metrics, configuration, command line, hardware, attempts, events and alerts.
 
     BEST is the minimum of a loss, an error, a perplexity or a time, and the maximum of an accuracy or a score, by the
     name of the key; a standard deviation has none. MEAN and STD omit NaN and infinities.
@@ -207,9 +205,8 @@ def export(
 ) -> None:
     """Export a run with every sample.
 
-    csv is a table of samples; json and jsonl also contain everything else about the run.
-
-    trackside import reads all three formats, but no CSV with --long.
+    csv is a table of samples; json and jsonl have everything else about the run, too. trackside import reads all
+    three, but no CSV with --long.
     """
     with errors_reported():
         from trackside_daemon.cli.commands.export_output import save

@@ -37,11 +37,11 @@ def silence(
 ) -> None:
     """Mute alerts for a while: the daemon sends no notifications of them.
 
-    The alerts still fire on the dashboard and in the history. When the silence ends, the daemon sends those that still
-    fire and were not sent before. All patterns must match. A pattern for a label that an alert lacks never matches; an
+    They still fire on the dashboard and in the history. When the silence ends, the daemon sends those that still fire
+    and were not sent before. All patterns must match. A pattern for a label that an alert lacks never matches; an
     alert of several ranks has the label of the first.
 
-    An Alertmanager behind Prometheus reports already firing alerts as resolved. To avoid that message, create the silence
+    An Alertmanager behind Prometheus reports already firing alerts as resolved. To avoid that, create the silence
     there, with the amtool command that this command prints.
     """
     with errors_reported():

@@ -39,9 +39,8 @@ def raise_test_alert(
 ) -> None:
     """Raise a test alert, and report whether each sink delivers its notification.
 
-    The alert behaves like any other: it appears on the dashboard, in the history and in each sink of alerts.sinks. The
-    exit status is 1 if a sink does not deliver it within 30 seconds. This command cannot check what Prometheus and
-    Alertmanager deliver.
+    It appears on the dashboard, in the history and in each sink of alerts.sinks. The exit status is 1 if a sink does
+    not deliver it within 30 seconds. What Prometheus and Alertmanager deliver is not checked.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon

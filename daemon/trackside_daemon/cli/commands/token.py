@@ -22,9 +22,8 @@ def token(
 ) -> None:
     """Print the token that opens the dashboard and the API; the page of the dashboard has a field for it.
 
-    The token lasts as long as the history. Replace it with --rotate if somebody else has it: pages that are open ask for
-    the new one. Without a daemon, --rotate deletes the token, and the next daemon makes another one. The tokens of the
-    other roles are made from this one, so a rotation replaces them too.
+    Replace it with --rotate if somebody else has it, and with it the tokens of the other roles: pages that are open
+    ask for the new one. Without a daemon, --rotate deletes it, and the next daemon makes another.
     """
     with errors_reported():
         from trackside.os_errors import os_error_text

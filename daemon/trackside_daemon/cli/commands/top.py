@@ -90,9 +90,9 @@ def top(
 ) -> None:
     """Show runs, their loss and throughput, GPUs, host and alerts in the terminal.
 
-    Arrows select a run, and Enter shows only that run. p shows processes and the last minutes of the machine. / filters, c records some
-    steps of the run, s saves a snapshot (JSON), r shows all steps again, ? lists all keys, and q quits. $NO_COLOR turns colours off.
-    With --once, the exit status is 2 if no daemon answers.
+    Arrows select a run, and Enter shows only that run. p shows processes and the machine, / filters, c records some
+    steps of the run, s saves a snapshot (JSON), r shows all steps again, ? lists all keys, and q quits. $NO_COLOR
+    turns colours off. With --once, the exit status is 2 if no daemon answers.
     """
     with errors_reported():
         from trackside_daemon.terminal.polling import UnansweredError

@@ -25,8 +25,8 @@ def why(
 ) -> None:
     """Explain why a run is slow: where its time went, the causes that cost most, and what to try.
 
-    Lost times are upper limits: other work may hide a part of them. The text has the most important parts; the other formats
-    have all.
+    Lost times are upper limits: other work may hide a part of them. The text has the most important parts, the other
+    formats all.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
