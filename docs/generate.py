@@ -187,7 +187,7 @@ list has its first entry.
 Parameters of several endpoints:
 
 """
-SHORT = 60  # characters of a value in an example
+SHORT = 40  # characters of a value in an example
 PLACES = {
     "id": "gpt-small",
     "capture": "0000000000a1",
@@ -684,6 +684,7 @@ def alerts_page(page: str) -> str:
 
 def _alert(trouble: Trouble) -> str:
     """Return the section of an alert: severity, fixed summary and meaning, usual next steps, and what else there is."""
+    more = trouble.more if "\n- " in trouble.more else trouble.more.removeprefix("- ").replace("\n  ", "\n")
     shown = {"": trouble.steps[""]} if "" in trouble.steps else trouble.steps
     steps = [f"**Do{f' ({case})' if case else ''}:** {text}" for case, text in shown.items()]
     parts = [
