@@ -691,7 +691,7 @@ def _alert(trouble: Trouble) -> str:
         f"### {trouble.name}",
         f"**{trouble.severity}:** {trouble.summary} {trouble.meaning}",
         *steps,
-        trouble.more,
+        more,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
