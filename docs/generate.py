@@ -170,8 +170,8 @@ The [role](web.md#roles) `read` may do every GET, and `write` the rest, where no
 a token that can only read.
 
 `/api/v1/openapi.json` is the whole reference, with the types of all answers; generators make typed clients of it. [Stable](stability.md) are
-its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test, of which each
-list has its first entry.
+its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test, without their
+empty fields and with the first entry of each list.
 
 | | |
 |---|---|
@@ -523,6 +523,9 @@ def _signature(what: Any) -> str:
     node: Any = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
     if isinstance(node, ast.ClassDef):
         return "()"
+    for one in ast.walk(node.args):  # the text has the types in words
+        if isinstance(one, ast.arg):
+            one.annotation = None
     names = (*node.args.posonlyargs, *node.args.args)
     shown = re.sub(r"^self(, )?", "", ast.unparse(node.args)) if names else ast.unparse(node.args)
     return f"({shown})" + ("" if isinstance(what, type) or node.returns is None else f" -> {ast.unparse(node.returns)}")
@@ -655,8 +658,9 @@ def _examples() -> dict[str, tuple[str, Any]]:
 
 
 def _shortened(answer: Mapping[str, Any]) -> str:
-    """Return an answer with a line for each field, and one element of each list."""
-    lines = [f'  "{name}": {_cut(json.dumps(_first(value), ensure_ascii=False))}' for name, value in answer.items()]
+    """Return an answer with a line for each field that has something, and one element of each list."""
+    some = {name: value for name, value in answer.items() if value not in (None, "", [], {})} or answer
+    lines = [f'  "{name}": {_cut(json.dumps(_first(value), ensure_ascii=False))}' for name, value in some.items()]
     return "{\n" + ",\n".join(lines) + "\n}"
 
 

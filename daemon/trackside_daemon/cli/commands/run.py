@@ -9,6 +9,7 @@ import typer
 from trackside_daemon.cli.errors import fail
 from trackside_daemon.cli.options import ConfigFile, argument, flag, option
 from trackside_daemon.cli.setting_options import Flags, arguments, from_settings, nested
+from trackside_daemon.model.text import shown
 
 
 @from_settings(
@@ -74,6 +75,7 @@ def run(
         ),
     ] = "auto",
     config_file: ConfigFile = None,
+    name: Annotated[str, option("NAME", "", "--name", hidden=True)] = "",
     flags: Flags,
 ) -> None:
     """Run a command together with the daemon, and print a summary of its runs at the end.
@@ -97,6 +99,11 @@ def run(
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.service.config import Config
 
+    if name:
+        shown_name = shlex.quote(shown(name))
+        fail(
+            f"--name {shown_name}: the training names its run: set TRACKSIDE_RUN_NAME={shown_name}, or call trackside.init"
+        )
     try:
         config = load(Config, config_file, nested(flags))
     except ConfigError as error:
