@@ -49,7 +49,7 @@ class OtlpInSection(Section):
     """The receiver of other programs' metrics over OTLP."""
 
     endpoint: str = setting(
-        "HOST:PORT to accept OTLP metrics on, over HTTP as JSON or protobuf; empty for none. Another address than loopback needs a token.",
+        "HOST:PORT to accept OTLP metrics on, over HTTP as JSON or protobuf; empty for none. Without a token, on loopback alone, from users who may push.",
         "",
         examples=["127.0.0.1:4318"],
     )
