@@ -138,7 +138,6 @@ def slow_collective(kind: str) -> list[Record]:
     return [*ranks, replace(alert("CollectiveSlow", 100, "warning", LENGTH), evidence=evidence)]
 
 
-
 PLANTED: dict[str, tuple[Sequence[Record], str | None]] = {
     "healthy with an evaluation": (records({"eval": 5, "checkpoint": 4, "data": 3}), None),
     "a little data wait": (records({"data": 31}), "data_wait"),

@@ -84,7 +84,7 @@ class Performance(OfRun, frozen=True, kw_only=True):
         "which it waits for the slowest one, ratio its own over that of the median rank, and past its own over the median of its own parts before. straggler_ratio is the ratio from which "
         "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases. "
         "collectives has a row for each operation and size of each communicator, if NCCL's Inspector measures them: bandwidth, in GB/s, in the last tenth "
-        "of the time, usual before it, peers of the other communicators of the same shape, seconds of an operation, and the slowest GPU."
+        "of the time, usual before it, peers of the other communicators of the same shape, seconds of an operation, and waits_for, the GPU for which others wait."
     )
     first: FirstTime = msgspec.field(default=None, name="from")
     last: LastTime = msgspec.field(default=None, name="to")
