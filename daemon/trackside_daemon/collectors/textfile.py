@@ -151,6 +151,7 @@ class TextfileCollector:
         self._directory = directory
         self._families = families
         self._files: dict[str, tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str]] = {}
+        self._over: list[str] = []
         self._named: dict[str, str] = {}
         self._samples: list[Sample] = []
         self.left_out = ""
@@ -163,15 +164,17 @@ class TextfileCollector:
             OSError: It cannot be listed.
         """
         paths = self._paths()
-        before = self._files
+        before, over = self._files, paths[FILES:]
         self._files, room = {}, FILE_BYTES
-        for path in paths:
+        for path in paths[:FILES]:
             self._files[path] = file = self._read(path, before.get(path), room)
             room -= 0 if isinstance(file[2], str) else file[0][2]
         if (
             any(before.get(path) is not file for path, file in self._files.items())
             or before.keys() != self._files.keys()
+            or over != self._over
         ):
+            self._over = over
             self._merge()
         if not paths:
             raise NothingToCollect(
@@ -182,7 +185,7 @@ class TextfileCollector:
     def _paths(self) -> list[str]:
         places = sorted(glob.glob(self._directory)) or [self._directory]  # noqa: PTH207  as the setting is written
         found = [f"{place}/{name}" for place in places for name in os.listdir(place) if name.endswith(".prom")]  # noqa: PTH208
-        return sorted(found)[:FILES]
+        return sorted(found)
 
     def _read(
         self, path: str, before: tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str] | None, room: int
@@ -218,6 +221,7 @@ class TextfileCollector:
         samples, wrong = self._families.merge(self.name, good)
         served = {path for path, _ in good} - {path for path, why in wrong.items() if "help text" not in why}
         wrong |= {path: found for path, (_, _, found) in self._files.items() if isinstance(found, str)}
+        wrong |= dict.fromkeys(self._over, f"there are more than {FILES} files")
         for path, why in wrong.items():
             if self._named.get(path) != why:
                 log.warning("collector textfile: %s is left out: %s", path, why)

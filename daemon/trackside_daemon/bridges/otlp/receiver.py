@@ -24,6 +24,7 @@ from trackside_daemon.model.metric import Kind, Metric, Sample
 KEPT_SECONDS = 300.0  # for which a series is served after its last point, as Prometheus looks back
 EXPIRE_SECONDS = 10.0  # between two searches for series that have none any more
 LONGEST = 1024  # characters of a name, a label's value or a help text
+LETTERS = 8 * 2**20  # characters of the labels of all series
 # Most points, attributes and so on of a request, or braces: an empty one takes 3 bytes, and 100 of memory.
 OBJECTS = 200_000
 
@@ -235,6 +236,7 @@ class OtlpCollector:
         self._about: dict[str, tuple[Kind, str]] = {}
         self._once = LogOnce(most=100)
         self._samples: list[Sample] = []
+        self._letters = 0
         self._due = 0.0
         self.left_out = ""
 
@@ -247,16 +249,21 @@ class OtlpCollector:
                 key = point.name, point.labels
                 one = self._series.get(key)
                 is_other = self._about.get(point.name, (point.kind,))[0] != point.kind
-                if is_other or (one is None and len(self._series) >= SERIES):
+                size = 0 if one else sum(len(text) for pair in point.labels for text in pair)
+                is_full = one is None and (len(self._series) >= SERIES or self._letters + size > LETTERS)
+                if is_other or is_full:
                     refused += 1
                     continue
+                self._letters += size
                 self._about.setdefault(point.name, (point.kind, point.help))
                 if one is None:
                     one = self._series[key] = _Series()
                 one.seen = self._clock()
-                if point.time > one.time or not point.time:  # else it was sent again
-                    one.value = one.value + point.value if point.is_delta and isfinite(point.value) else point.value
-                    one.time = point.time
+                at = min(point.time, time.time_ns())  # a clock that is ahead does not hold back what comes later
+                if at > one.time or not at:  # else it was sent again
+                    grown = point.value if isfinite(point.value) else 0.0
+                    one.value = one.value + grown if point.is_delta else point.value
+                    one.time = at
         return refused
 
     def collect(self) -> list[Sample]:
@@ -277,6 +284,7 @@ class OtlpCollector:
     def _merge(self, oldest: float) -> None:
         """Forget series without a point since *oldest*, and make the samples of the others."""
         self._series = {key: one for key, one in self._series.items() if one.seen >= oldest}
+        self._letters = sum(len(text) for _, labels in self._series for pair in labels for text in pair)
         names = {name for name, _ in self._series}
         self._about = {name: about for name, about in self._about.items() if name in names}
         parts: dict[str, dict[str, ForeignFamily]] = {}
