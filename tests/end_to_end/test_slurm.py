@@ -345,7 +345,9 @@ def test_prometheus_reads_the_targets(slurm: Slurm, tmp_path: Path) -> None:
     assert {one["labels"]["instance"] for one in json.loads(done.stdout)} == {"gpu1", "gpu2", "login1"}, done.stderr
 
 
-def test_without_a_list_the_old_one_stays_and_a_list_without_a_powered_node_is_empty(slurm: Slurm, tmp_path: Path) -> None:
+def test_without_a_list_the_old_one_stays_and_a_list_without_a_powered_node_is_empty(
+    slurm: Slurm, tmp_path: Path
+) -> None:
     file = tmp_path / "sd.json"
     file.write_text("old")
     done = listed(slurm, "--partition=nosuch", f"--output={file}")
