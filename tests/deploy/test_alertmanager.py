@@ -65,12 +65,14 @@ def test_secrets_are_read_from_files() -> None:
         ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "instance=node7:21790"]),
         ("training-page", ["alertname=TracksideRunVanished", "severity=critical", "run=gpt"]),
         ("training", ["alertname=TracksideTestAlert", "severity=warning", "run=gpt", "subject=ab"]),
+        ("owner", ["alertname=TracksideTestAlert", "severity=warning", "run=gpt", "subject=ab", "user=ann"]),
         ("training-page", ["alertname=TracksideTestAlert", "severity=critical", "run=gpt", "subject=ab"]),
         ("hardware", ["alertname=TracksideTestAlert", "severity=warning", "subject=ab"]),
         ("hardware-page", ["alertname=TracksideTestAlert", "severity=critical", "subject=ab"]),
         ("nobody", ["alertname=TracksideTestAlert", "severity=info", "subject=ab"]),
         ("hardware", ["alertname=TracksideGpuHot", "severity=warning", "uuid=GPU-0", "instance=node7:21790"]),
         ("owner", ["alertname=TracksideNonFinite", "severity=warning", "run=gpt", "user=ann"]),
+        ("training", ["alertname=TracksideNonFinite", "severity=warning", "run=gpt", "user=1000"]),
         ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "user=ann"]),
         ("training-page", ["alertname=TracksideTrainingProcessDied", "severity=critical", "run=gpt", "user=ann"]),
         ("owner", ["alertname=TracksideTrainingProcessDied", "severity=warning", "user=ann"]),
@@ -79,6 +81,8 @@ def test_secrets_are_read_from_files() -> None:
         ("platform", ["alertname=TracksideMonitorBlind", "severity=warning", "instance=node7:21790"]),
         ("hardware", ["alertname=TracksideSidecarDown", "severity=warning", "instance=node7:21790"]),
         ("hardware-page", ["alertname=TracksideGpuLost", "severity=critical", "uuid=GPU-0"]),
+        ("hardware", ["alertname=TracksideGpuLost", "severity=critical", "uuid=GPU-0", "job=trackside-sidecar"]),
+        ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "job=trackside-sidecar"]),
         ("hardware-page", ["alertname=TracksideFilesystemDead", "severity=critical", "subject=/data"]),
         (
             "hardware-page",
@@ -117,23 +121,48 @@ def test_every_receiver_has_a_route_and_each_route_is_tested() -> None:
             {"severity": "critical", **NODE, "run": "gpt"},
             False,
         ),
-        ("down", {"alert": "SidecarDown", "severity": "warning", **NODE}, {"severity": "critical", **NODE}, True),
+        (
+            "other-namespace",
+            {"severity": "critical", **RUN, "namespace": "a"},
+            {"severity": "warning", **RUN, "namespace": "b"},
+            False,
+        ),
+        (
+            "worse",
+            {"alert": "HostMemoryPressure", "severity": "critical", **NODE},
+            {"alert": "HostMemoryPressure", "severity": "warning", **NODE},
+            True,
+        ),
+        (
+            "worse-elsewhere",
+            {"alert": "DiskFilling", "severity": "critical", **NODE, "mountpoint": "/a"},
+            {"alert": "DiskFilling", "severity": "warning", **NODE, "mountpoint": "/b"},
+            False,
+        ),
+        ("down", {"alert": "SidecarDown", "severity": "warning", **NODE}, {"severity": "warning", **NODE}, True),
+        ("down-last", {"alert": "SidecarDown", "severity": "warning", **NODE}, {"severity": "critical", **NODE}, False),
+        (
+            "down-flapping",
+            {"alert": "SidecarDown", "severity": "warning", **NODE, "variant": "flapping"},
+            {"severity": "warning", **NODE},
+            False,
+        ),
         (
             "down-elsewhere",
             {"alert": "SidecarDown", "severity": "warning", **NODE},
-            {"severity": "critical", **NODE, "instance": "node8:21790"},
+            {"severity": "warning", **NODE, "instance": "node8:21790"},
             False,
         ),
         (
             "down-nowhere",
             {"alert": "SidecarDown", "severity": "warning", "cluster": "c"},
-            {"severity": "critical", "cluster": "c"},
+            {"severity": "warning", "cluster": "c"},
             False,
         ),
         (
             "down-but-run",
             {"alert": "SidecarDown", "severity": "warning", **NODE},
-            {"severity": "critical", **NODE, "run": "gpt"},
+            {"severity": "warning", **NODE, "run": "gpt"},
             False,
         ),
         (
@@ -166,7 +195,7 @@ def test_only_consequences_are_inhibited(
     alertmanager: Alertmanager, name: str, source: dict[str, str], target: dict[str, str], quiet: bool
 ) -> None:
     node = {"cluster": "control", "instance": "control"}
-    control = {"alertname": "TracksideControl", "severity": "critical", **node}
+    control = {"alertname": "TracksideControl", "severity": "warning", **node}
     down = {"alertname": "TracksideSidecarDown", "severity": "warning", **node}
     alerts = [_named(source, "Source"), _named(target, "Target"), control, down]
     alertmanager.post(*alerts)
@@ -337,7 +366,10 @@ NONFINITE = {
     "@runbook_url": "https://docs.example/alerts.md#nonfinite",
     "@correlation_id": "pipeline-7",
 }
-SILENCE = "silences/new?filter=%7Bcluster%3D%22c%22%2C%20run%3D%22gpt%20small%2F%C3%A9%22%7D"
+SILENCE = (
+    "silences/new?filter=%7Balertname%3D%22TracksideNonFinite%22%2C%20cluster%3D%22c%22%2C%20"
+    "run%3D%22gpt%20small%2F%C3%A9%22%2C%20severity%3D%22critical%22%7D"
+)
 
 
 def test_a_message_names_the_run_the_severity_the_runbook_and_the_silence(tmp_path: Path) -> None:
@@ -376,7 +408,7 @@ def _to(inbox: Inbox, directory: Path) -> dict[str, Any]:
     config = shipped()
     (directory / "slack-url").write_text(f"{inbox.url}/slack")
     (directory / "pager-key").write_text("k" * 32)
-    config["global"] = {"slack_api_url_file": str(directory / "slack-url"), "pagerduty_url": f"{inbox.url}/pager"}
+    config["global"] |= {"slack_api_url_file": str(directory / "slack-url"), "pagerduty_url": f"{inbox.url}/pager"}
     for receiver in config["receivers"]:
         for pager in receiver.get("pagerduty_configs", ()):
             pager["routing_key_file"] = str(directory / "pager-key")
@@ -404,7 +436,7 @@ def fired(number: int) -> dict[str, Any]:
     return {"status": "firing", "labels": about, "annotations": words, "startsAt": "2026-01-02T03:04:05Z"}
 
 
-def test_a_message_has_the_first_ten_alerts_and_counts_the_others(tmp_path: Path) -> None:
+def test_a_message_has_ten_alerts_in_full_and_names_ninety_others(tmp_path: Path) -> None:
     common = {
         "status": "firing",
         "commonLabels": {"instance": "node7:21790"},
@@ -413,7 +445,12 @@ def test_a_message_has_the_first_ten_alerts_and_counts_the_others(tmp_path: Path
     alerts = [fired(number) for number in range(12)]
     text = rendered("trackside.text", alerts, tmp_path, **common)
     assert text.count("Look at the fans.") == 10
-    assert "These are the first 10 of 12 alerts; all of them: http://am/#/alerts?receiver=hardware" in text
+    assert [f"GPU {number}, on" in text for number in range(12)] == [True] * 12
+    assert "These are 12 alerts; all of them: http://am/#/alerts?receiver=hardware" in text
+    assert "Silence this: http://am/#/silences/new?filter=%7Binstance%3D%22node7%3A21790%22%7D" in text
+    many = rendered("trackside.text", [fired(number) for number in range(102)], tmp_path, status="firing")
+    assert (many.count("GpuHot, GPU"), "These are 100 of 102 alerts" in many) == (100, True)
+    assert "Silence this group, on all nodes: http" in many
     assert rendered("trackside.title", alerts, tmp_path, **common) == "[firing] node7:21790: GPU 0 is hot. And 11 more."
     one = rendered("trackside.text", alerts[:1], tmp_path, **common)
     assert rendered("trackside.link", alerts, tmp_path, **common) == ALL
