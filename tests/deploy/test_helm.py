@@ -6,7 +6,10 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from socket import AF_UNIX, socket
+from socketserver import StreamRequestHandler, UnixStreamServer
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -15,7 +18,7 @@ import pytest
 import yaml
 from deploy.kustomize import build, pod
 from deploy.test_kubernetes import OLDEST, OPERATOR, POD_MONITOR, violations
-from processes import DEADLINE, ROOT, clean_environ
+from processes import DEADLINE, ROOT, clean_environ, eventually
 
 from trackside_daemon import __version__
 from trackside_daemon.alerts.rules.fleet import fleet
@@ -145,7 +148,37 @@ def test_a_pod_needs_no_more_rights_than_the_page_states(chart: dict[str, Any]) 
     found = {name: violations(pod(one("DaemonSet", objects(chart[name])))) for name in list(VALUES)[:-1]}
     assert found["alone"] == usual
     assert found["default"] == usual | {"hostPID", "hostNetwork"}
-    assert found["labelled"] == found["default"] | {"trackside: root"}
+    assert found["labelled"] == found["default"] | {"pod-resources: root"}
+
+
+def test_the_container_that_is_root_sees_the_kubelets_socket_alone_and_relays_it(
+    chart: dict[str, Any], tmp_path: Path
+) -> None:
+    *_, container = pod(one("DaemonSet", objects(chart["labelled"])))["containers"]
+    python, *options, _, ours = container["command"]
+    mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
+    assert (python, mounts) == ("python", {"/var/lib/kubelet/pod-resources": True, str(Path(ours).parent): False})
+    with (
+        UnixStreamServer(str(tmp_path / "kubelet"), Echo) as kubelet,
+        subprocess.Popen([sys.executable, *options, tmp_path / "kubelet", tmp_path / "ours"]) as relay,
+        socket(AF_UNIX) as client,
+    ):
+        threading.Thread(target=kubelet.handle_request, daemon=True).start()
+        try:
+            eventually(lambda: client.connect_ex(str(tmp_path / "ours")) == 0)
+            assert (tmp_path / "ours").stat().st_mode & 0o777 == 0o666
+            client.sendall(b"list\n")
+            assert client.makefile("rb").read() == b"list\n"
+        finally:
+            relay.terminate()
+    assert relay.returncode == 0
+
+
+class Echo(StreamRequestHandler):
+    """Answers with the line that it got."""
+
+    def handle(self) -> None:
+        self.wfile.write(self.rfile.readline())
 
 
 def test_a_rolling_update_takes_fewer_daemons_than_the_rule_pages_for(chart: dict[str, Any]) -> None:
