@@ -6,7 +6,7 @@ import { plural } from "/static/format.js";
 import { icon } from "/static/icons.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels, liveFirst } from "/static/picker.js";
-import { RUNS_MS, isDue } from "/static/polling.js";
+import { RUNS_MS, UNREAD_MS, isDue } from "/static/polling.js";
 import { editRun } from "/static/runs/edit.js";
 import { allColumns, columnOf, completions, defaultColumns, grouped, prepared, sorted } from "/static/runs/columns.js";
 import { Plots } from "/static/runs/plots.js";
@@ -36,6 +36,7 @@ class Runs {
     this.signal = signal;
     this.runs = [];
     this.keys = [];
+    this.notes = []; // What is not read yet.
     this.now = Date.now() / 1000;
     this.loadedAt = 0;
     const sort = params.get("sort") ?? "-started";
@@ -87,12 +88,12 @@ class Runs {
     try {
       const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key)
         .filter(Boolean))];
-      const [{ runs, problems = [] }, { keys }] = await Promise.all(this.isFleet
+      const [{ runs, problems = [], notes = [] }, { keys }] = await Promise.all(this.isFleet
         ? [getJson("fleet", this.signal), { keys: [] }]
         : [getJson(`runs?${query({ config: true, metric })}`, this.signal), getJson("keys", this.signal)]);
       const names = labels(runs);
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
-      this.keys = keys;
+      [this.keys, this.notes] = [keys, notes];
       setText(this.error, problems.join(". "));
       await this.#search();
     } catch (problem) {
@@ -106,7 +107,7 @@ class Runs {
     this.now = overview.time;
     const seen = overview.runs.map((run) => `${run.id} ${run.state}`).join();
     const isLive = this.isFleet || overview.runs.some((run) => !ENDED.has(run.state));
-    const due = isDue(this.loadedAt, RUNS_MS) && isLive;
+    const due = isDue(this.loadedAt, this.notes.length ? UNREAD_MS : RUNS_MS) && isLive;
     const isEditing = this.root.contains(document.activeElement) && document.activeElement.matches(".grip, select");
     if ((seen !== this.seen && this.seen !== undefined) || (due && !isEditing)) this.load().catch(() => {});
     this.seen = seen;
@@ -130,7 +131,7 @@ class Runs {
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
     const count = this.found
       ? `${found.length} of ${plural(this.runs.length, "run")}` : plural(this.runs.length, "run");
-    setText(this.hint, this.problem ?? (this.found?.hint || count));
+    setText(this.hint, this.problem ?? [this.found?.hint || count, ...this.notes].join(". "));
     this.hint.classList.toggle("bad", Boolean(this.problem));
     this.chips.hidden = !(this.found?.terms.length > 1);
     this.chips.replaceChildren(...(this.found?.terms ?? []).map((term, index, terms) =>
