@@ -1,9 +1,8 @@
 // All runs of this machine, or of all machines (Fleet, read only): sorted, filtered, grouped; kept in the address.
 
 import { getJson, query, post, remove, runPath } from "/static/api.js";
-import { h, setText, ENDED, fillSelect, unseen } from "/static/dom.js";
+import { h, setText, ENDED, fillSelect, unseen, icon } from "/static/dom.js";
 import { plural } from "/static/format.js";
-import { icon } from "/static/icons.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels, liveFirst } from "/static/picker.js";
 import { RUNS_MS, isDue } from "/static/polling.js";
@@ -44,8 +43,8 @@ class Runs {
     this.sort = { id: sort.replace(/^-/, ""), descending: sort.startsWith("-") };
     this.group = params.get("group") ?? "";
     this.widths = readWidths();
-    this.selection = runSelection([["Tag", (ids) => this.#tag(ids)], ["Pin", (ids) => this.#pin(ids)],
-      ["Delete", (ids) => this.#delete(ids)]], () => this.listed.map((run) => run.id));
+    this.selection = runSelection([["Tag", "write", (ids) => this.#tag(ids)], ["Pin", "write", (ids) => this.#pin(ids)],
+      ["Delete", "admin", (ids) => this.#delete(ids)]], () => this.listed.map((run) => run.id));
     this.listed = [];
     this.deleted = new Set();
     this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
@@ -222,7 +221,7 @@ class Runs {
   #leads(run) {
     if (!run) return [this.selection.allBox(), unseen("Edit")];
     const edit = () => this.#edit(run).catch(() => {}); // The page may be left meanwhile.
-    return [this.selection.box(run), icon("settings", `Edit ${run.label}`, edit)];
+    return [this.selection.box(run), icon("settings", `Edit ${run.label}`, edit, "write")];
   }
 
   // The selected runs, also those that the filter does not list now.

@@ -7,8 +7,7 @@ import { h, liveRow, setText, syncRows, badge, choices, ENDED, rerender, fold } 
 import { bytes, number, percent, short, span, when } from "/static/format.js";
 import { ledger } from "/static/run/diagnosis.js";
 import { drawMap } from "/static/run/layers.js";
-import { phaseColor } from "/static/run/phases.js";
-import { scrollTable } from "/static/run/tables.js";
+import { phaseColor, scrollTable } from "/static/run/tables.js";
 
 const RELOAD_MS = 10_000;
 const POINTS = 120;
