@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ _TOO_MANY = f"a request has at most {OBJECTS:,} points and attributes; send it i
 _DELTA = 1  # AGGREGATION_TEMPORALITY_DELTA
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
+
+T = TypeVar("T")
 
 log = logging.getLogger("trackside")
 
@@ -63,7 +65,7 @@ class _Value(msgspec.Struct, rename="camel"):
 
 
 class _Attribute(msgspec.Struct):
-    key: str
+    key: str = ""
     value: _Value = msgspec.field(default_factory=_Value)
 
 
@@ -82,7 +84,7 @@ class _Data(msgspec.Struct, rename="camel"):
 
 
 class _Metric(msgspec.Struct):
-    name: str
+    name: str = ""
     description: str = ""
     gauge: _Data | None = None
     sum: _Data | None = None
@@ -114,7 +116,9 @@ def decode(body: bytes, *, is_json: bool) -> list[OtlpPoint]:
     """
     if is_json and body.count(b"{") > OBJECTS:
         raise OverflowError(_TOO_MANY)
-    request = msgspec.json.decode(body, type=_Request) if is_json else _from_protobuf(body)
+    request = (
+        msgspec.json.decode(body, type=_Request) if is_json else _from_protobuf(_Request, body, iter(range(OBJECTS)))
+    )
     return [
         point
         for of_resource in request.resource_metrics
@@ -148,66 +152,44 @@ def _label(key: str) -> str:
     return f"key_{name}" if name[0].isdecimal() or name.startswith("__") else name
 
 
-def _from_protobuf(body: bytes) -> _Request:
-    room = iter(range(OBJECTS))
-    return _Request(
-        [
-            _OfResource(
-                _Resource(_attributes(protobuf.message(part, 1), 1, room)),
-                [_Scope([_metric(one, room) for one in _parts(scope, 2, room)]) for scope in _parts(part, 2, room)],
-            )
-            for part in _parts(body, 1, room)
-        ]
-    )
+# The fields of messages by their numbers: a text, a message, a list of messages, an integer, or the format of eight bytes.
+_FIELDS: dict[type, dict[int, tuple[str, Any]]] = {
+    _Request: {1: ("resource_metrics", [_OfResource])},
+    _OfResource: {1: ("resource", _Resource), 2: ("scope_metrics", [_Scope])},
+    _Resource: {1: ("attributes", [_Attribute])},
+    _Scope: {2: ("metrics", [_Metric])},
+    _Metric: {1: ("name", str), 2: ("description", str), 5: ("gauge", _Data), 7: ("sum", _Data)},
+    _Data: {1: ("data_points", [_Number]), 2: ("aggregation_temporality", int), 3: ("is_monotonic", bool)},
+    _Number: {
+        3: ("time_unix_nano", "<Q"),
+        4: ("as_double", "<d"),
+        6: ("as_int", "<q"),
+        7: ("attributes", [_Attribute]),
+        8: ("flags", int),
+    },
+    _Attribute: {1: ("key", str), 2: ("value", _Value)},
+    _Value: {1: ("string_value", str), 2: ("bool_value", bool), 3: ("int_value", int), 4: ("double_value", "<d")},
+}
 
 
-def _parts(data: bytes, number: int, room: Iterator[int]) -> Iterator[bytes]:
-    """Yield `protobuf.messages`, as many as there is room for in the request."""
-    for field, kind, begin, end in protobuf.fields(data):
-        if field == number and kind == protobuf.BYTES:
-            if next(room, None) is None:
-                raise OverflowError(_TOO_MANY)
-            yield data[begin:end]
-
-
-def _metric(data: bytes, room: Iterator[int]) -> _Metric:
-    found = {number: _data(part, room) for number in (5, 7) for part in _parts(data, number, room)}
-    return _Metric(protobuf.text(data, 1), protobuf.text(data, 2), found.get(5), found.get(7))
-
-
-def _data(data: bytes, room: Iterator[int]) -> _Data:
-    points = [_number(point, room) for point in _parts(data, 1, room)]
-    return _Data(points, protobuf.integer(data, 2), bool(protobuf.integer(data, 3)))
-
-
-def _number(data: bytes, room: Iterator[int]) -> _Number:
-    found = _Number(_attributes(data, 7, room))
-    for number, kind, begin, _ in protobuf.fields(data):
-        if kind == protobuf.FIXED64 and number in {3, 6}:
-            (value,) = struct.unpack_from("<Q" if number == 3 else "<q", data, begin)
-            setattr(found, "time_unix_nano" if number == 3 else "as_int", value)
-        elif kind == protobuf.FIXED64 and number == 4:
-            found.as_double = protobuf.double(data, begin)
-        elif kind == protobuf.VARINT and number == 8:
-            found.flags = protobuf.varint(data, begin)[0]
-    return found
-
-
-def _attributes(data: bytes, field: int, room: Iterator[int]) -> list[_Attribute]:
-    return [_Attribute(protobuf.text(pair, 1), _value(protobuf.message(pair, 2))) for pair in _parts(data, field, room)]
-
-
-def _value(data: bytes) -> _Value:
-    found = _Value()
-    for number, kind, begin, end in protobuf.fields(data):
-        if number == 1 and kind == protobuf.BYTES:
-            found.string_value = data[begin:end].decode("utf-8", "replace")
-        elif number in {2, 3} and kind == protobuf.VARINT:
-            value = protobuf.signed(protobuf.varint(data, begin)[0])
-            setattr(found, "int_value" if number == 3 else "bool_value", value if number == 3 else bool(value))
-        elif number == 4 and kind == protobuf.FIXED64:
-            found.double_value = protobuf.double(data, begin)
-    return found
+def _from_protobuf(kind: type[T], data: bytes, room: Iterator[int]) -> T:
+    """Return a message; *room* ends after the most messages of a request."""
+    if next(room, None) is None:
+        raise OverflowError(_TOO_MANY)
+    found: dict[str, Any] = {}
+    for number, wire, begin, end in protobuf.fields(data):
+        name, what = _FIELDS[kind].get(number, ("", None))
+        if wire == protobuf.BYTES and what is str:
+            found[name] = data[begin:end].decode("utf-8", "replace")
+        elif wire == protobuf.BYTES and isinstance(what, list):
+            found.setdefault(name, []).append(_from_protobuf(what[0], data[begin:end], room))
+        elif wire == protobuf.BYTES and what in _FIELDS:
+            found[name] = _from_protobuf(what, data[begin:end], room)
+        elif wire == protobuf.FIXED64 and isinstance(what, str):
+            (found[name],) = struct.unpack_from(what, data, begin)
+        elif wire == protobuf.VARINT and what in (int, bool):
+            found[name] = what(protobuf.signed(protobuf.varint(data, begin)[0]))
+    return kind(**found)
 
 
 class _Series:
