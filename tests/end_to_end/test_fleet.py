@@ -199,7 +199,7 @@ def test_of_an_archive_the_newest_runs_have_room(tmp_path: Path, monkeypatch: py
     for day in range(1, 5):
         archived(tmp_path, f"day{day}", started=datetime(2026, 10, day, tzinfo=timezone.utc))
     monkeypatch.setattr(archived_module, "ANSWER_BYTES", archived_module.SPARE_BYTES + 550)
-    found = archived_module.read(archived_module.ArchiveRequest(str(tmp_path)))
+    found = archived_module.read(str(tmp_path))
     assert [run["id"] for run in found.runs] == ["day4", "day3"]
     assert found.left_out == ["2 runs for which there is no room"]
 

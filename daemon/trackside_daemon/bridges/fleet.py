@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -71,32 +72,20 @@ QUERIES = {
 }
 
 
-def live_runs(
-    url: str, headers: Mapping[str, str], context: ssl.SSLContext, page: Callable[[Labels], str]
-) -> list[dict[str, Any]]:
-    """Return the runs that a server knows now, newest first, one row for each run on all its machines.
+def _vector(url: str, headers: Mapping[str, str], context: ssl.SSLContext, query: str) -> list[_Sample]:
+    address = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
+    body = http_request.request("GET", address, None, headers, context, longest=ANSWER_BYTES)
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise SendError(f"its answer to {query} is none of Prometheus: {error}", "later") from None
+    if answer.status != "success":
+        raise SendError(f"it refuses {query}: {answer.error}", "later")
+    return answer.data.result
 
-    Args:
-        url: Address of the server, to which ``/api/v1/query`` is appended.
-        headers: Headers of the requests.
-        context: Trusted certificates.
-        page: Returns the address of a run's page, by the labels of its info.
 
-    Raises:
-        SendError: The server does not answer, or not with what was asked for.
-    """
-
-    def ask(query: str) -> list[_Sample]:
-        address = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
-        body = http_request.request("GET", address, None, headers, context, longest=ANSWER_BYTES)
-        try:
-            answer = msgspec.json.decode(body, type=_Answer)
-        except msgspec.MsgspecError as error:
-            raise SendError(f"its answer to {query} is none of Prometheus: {error}", "later") from None
-        if answer.status != "success":
-            raise SendError(f"it refuses {query}: {answer.error}", "later")
-        return answer.data.result
-
+def _live_runs(ask: Callable[[str], list[_Sample]], page: Callable[[Labels], str]) -> Runs:
+    """Return the runs that a server knows now, newest first, one row for each run on all its machines, with the address of its page."""
     with ThreadPoolExecutor(len(QUERIES), "trackside-fleet") as threads:
         found = dict(zip(QUERIES, threads.map(ask, QUERIES.values()), strict=True))
     losses: dict[Key, tuple[int, float]] = {}
@@ -105,7 +94,10 @@ def live_runs(
     for one in (*sorted(found["loss"], key=_rank), *others):
         losses.setdefault(_key(one), (_rank(one), _number(one.value[1])))
     values: dict[str, dict[Key, Any]] = {
-        **{name: {_key(one): _finite(one.value[1]) for one in found[name]} for name in ("step", "started", "ended")},
+        **{
+            name: {_key(one): value for one in found[name] if isfinite(value := _number(one.value[1]))}
+            for name in ("step", "started", "ended")
+        },
         "state": {_key(one): one.metric.get("state", "") for one in found["state"]},
         "loss": losses,
     }
@@ -134,11 +126,6 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return nan
-
-
-def _finite(text: str) -> float | None:
-    value = _number(text)
-    return value if isfinite(value) else None
 
 
 def _row(info: Labels, values: Mapping[str, Any], page: Callable[[Labels], str]) -> dict[str, Any]:
@@ -170,15 +157,11 @@ def _merged(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
             found[row["id"]] = row
         elif known["attempt"] == row["attempt"]:
             first, other = sorted((known, row), key=lambda one: (one["rank"], one["host"]))
-            both = {
-                name: [one[name] for one in (first, other) if one[name] is not None] for name in ("step", "started")
+            merged: dict[str, Any] = {
+                name: best((one[name] for one in (first, other) if one[name] is not None), default=None)
+                for name, best in (("step", max), ("started", min))
             }
-            hosts = ", ".join(dict.fromkeys(filter(None, (*first["host"].split(", "), other["host"]))))
-            merged = {
-                "step": max(both["step"], default=None),
-                "host": hosts,
-                "started": min(both["started"], default=None),
-            }
+            merged["host"] = ", ".join(dict.fromkeys(filter(None, (*first["host"].split(", "), other["host"]))))
             found[row["id"]] = {**first, **merged}
     for row in found.values():
         del row["rank"]
@@ -284,18 +267,18 @@ class Fleet:
         try:
             headers = http_request.read_headers(server.headers_file, "fleet.prometheus.headers-file")
             self._trust = self._trust or http_request.tls_context(server.ca_file, "fleet.prometheus.ca-file")
-            found = live_runs(server.url, headers, self._trust, self._page)
+            found = _live_runs(partial(_vector, server.url, headers, self._trust), self._page)
         except (SendError, SettingError) as error:
             return [], f"Live runs are missing: {error}"
         more = len(found) - RUNS
         return found[:RUNS], f"{more:,} live runs are left out, which began before the others" if more > 0 else ""
 
     def _ask_archive(self) -> tuple[Runs, str]:
-        from trackside_daemon.bridges.parquet.fleet import MODULE, Archived, ArchiveRequest
+        from trackside_daemon.bridges.parquet.fleet import MODULE, Archived
 
         try:
             with CallWorker(MODULE, Archived, name="the process that reads it") as worker:
-                found = worker.ask(ArchiveRequest(self._archive), LONGEST_SECONDS)
+                found = worker.ask(self._archive, LONGEST_SECONDS)
         except WorkerFailed as error:
             return [], f"Ended runs are missing: {error}"
         return found.runs, f"Left out of the archive: {found.left_out[0]}" if found.left_out else ""

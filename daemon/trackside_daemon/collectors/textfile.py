@@ -12,6 +12,7 @@ import re
 import stat
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from trackside.os_errors import file_error_text
 from trackside_daemon.collectors.base import NothingToCollect
@@ -37,6 +38,9 @@ _VALUE = re.compile(
 )
 _KINDS: dict[str, Kind] = {"counter": "counter", "gauge": "gauge", "untyped": "unknown"}
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
+
+_File: TypeAlias = tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str]
+"""Its version, its time, and its families, or why it has none."""
 
 log = logging.getLogger("trackside")
 
@@ -150,7 +154,7 @@ class TextfileCollector:
     def __init__(self, directory: str, families: ForeignFamilies) -> None:
         self._directory = directory
         self._families = families
-        self._files: dict[str, tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str]] = {}
+        self._files: dict[str, _File] = {}
         self._over: list[str] = []
         self._named: dict[str, str] = {}
         self._samples: list[Sample] = []
@@ -187,13 +191,8 @@ class TextfileCollector:
         found = [f"{place}/{name}" for place in places for name in os.listdir(place) if name.endswith(".prom")]  # noqa: PTH208
         return sorted(found)
 
-    def _read(
-        self, path: str, before: tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str] | None, room: int
-    ) -> tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str]:
-        """Return a file's version, its time, and its families, or why it has none; the same object if it is unchanged.
-
-        It may have *room* bytes.
-        """
+    def _read(self, path: str, before: _File | None, room: int) -> _File:
+        """Return a file, which may have *room* bytes; the same object if it is unchanged."""
         version: tuple[int, ...] = ()
         try:
             status = os.stat(path)  # noqa: PTH116

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from glob import escape
 from typing import Any, NamedTuple
 
@@ -48,11 +48,13 @@ MODULE = "trackside_daemon.bridges.parquet.fleet"
 LIMITS = WorkLimits(quick_seconds=2.0)  # enough for a thousand runs
 ROW_BYTES = 16 * 2**10  # of a run with its configuration
 SPARE_BYTES = 64 * 2**10  # of an answer, beside the runs
-_NEWEST = (
-    'SELECT run, name, "user", host, state, cause, epoch(started), epoch(ended), attempts, step, loss, tags, '
-    "if(length(config) <= 16384, config, ''), if(length(summary) <= 16384, summary, ''), count(*) OVER () "
-    "FROM runs ORDER BY started DESC LIMIT 10000"
-)
+_NEWEST = """
+SELECT run AS id, name, coalesce("user", '') AS "user", coalesce(host, '') AS host, state, coalesce(cause, '') AS cause,
+    epoch(started) AS started, epoch(ended) AS ended, coalesce(attempts, 1) AS attempt, step, loss, coalesce(tags, []) AS tags,
+    if(length(config) <= 16384, config, '') AS config, if(length(summary) <= 16384, summary, '') AS summary,
+    count(*) OVER () AS among
+FROM runs ORDER BY runs.started DESC LIMIT 10000
+"""
 
 TRIES = 20  # queries while files are found bad or are replaced
 
@@ -250,12 +252,6 @@ def _faults(store: FileStore, names: dict[str, list[str]], error: str, *, deep: 
     return bool(named), {}
 
 
-class ArchiveRequest(msgspec.Struct):
-    """A question for the runs of an archive, by its address."""
-
-    url: str
-
-
 class Archived(msgspec.Struct):
     """Runs as the list of runs has them, and a line for each file that was left out."""
 
@@ -263,23 +259,25 @@ class Archived(msgspec.Struct):
     left_out: list[str] = []
 
 
-def read(request: ArchiveRequest) -> Archived:
+def read(url: str) -> Archived:
     """Return the newest runs of an archive, as many as have room in an answer.
 
     Raises:
         LookupError, ModuleNotFoundError, SendError, SettingError: It has none, or cannot be read.
     """
-    found = ask(FileStore(request.url), _NEWEST, memory_limit="1GB", threads=2)
-    runs = list(_fitting(found.rows))
+    found = ask(FileStore(url), _NEWEST, memory_limit="1GB", threads=2)
+    runs = list(_fitting(dict(zip(found.columns, row, strict=True)) for row in found.rows))
     more = found.rows[0][-1] - len(runs) if found.rows else 0
     return Archived(runs, [f"{more:,} runs for which there is no room"] * bool(more) + found.left_out)
 
 
-def _fitting(rows: list[tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows for which there is room; one of a very large configuration without that."""
+def _fitting(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the runs for which there is room; one of a very large configuration without that."""
     room = ANSWER_BYTES - SPARE_BYTES
     for row in rows:
-        run = _row(row)
+        del row["among"]
+        run = row | {name: _json(row[name]) for name in ("config", "summary")}
+        run["loss"] = run["loss"] if run["loss"] is None else json_number(run["loss"])
         size = len(msgspec.json.encode(run))
         if size > ROW_BYTES:
             run |= {"config": {}, "summary": {}, "tags": []}
@@ -287,26 +285,6 @@ def _fitting(rows: list[tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
         if size <= min(room, ROW_BYTES):
             room -= size + 1
             yield run
-
-
-def _row(row: tuple[Any, ...]) -> dict[str, Any]:
-    run, name, user, host, state, cause, started, ended, attempts, step, loss, tags, config, summary, _ = row
-    return {
-        "id": run,
-        "name": name,
-        "user": user or "",
-        "host": host or "",
-        "state": state,
-        "cause": cause or "",
-        "started": started,
-        "ended": ended,
-        "attempt": attempts or 1,
-        "step": step,
-        "loss": None if loss is None else json_number(loss),
-        "tags": tags or [],
-        "config": _json(config),
-        "summary": _json(summary),
-    }
 
 
 def _json(text: str | None) -> dict[str, Any]:
@@ -320,7 +298,7 @@ def _json(text: str | None) -> dict[str, Any]:
 def main() -> int:
     """Answer requests until the end of the input."""
     expected = (LookupError, ModuleNotFoundError, SendError, SettingError, ValueError)
-    return serve(ArchiveRequest, read, lambda _: LIMITS, expected)
+    return serve(str, read, lambda _: LIMITS, expected)
 
 
 if __name__ == "__main__":
