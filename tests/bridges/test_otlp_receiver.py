@@ -165,7 +165,7 @@ def test_a_token_is_needed_where_one_is_set_and_on_every_address_but_loopback() 
         otlp_server(OtlpInSection(endpoint="0.0.0.0:0"), at.collector, None)
 
 
-def test_without_a_token_only_users_may_send_who_may_push() -> None:
+def test_without_a_token_only_users_of_the_push_socket_may_send() -> None:
     at = Receiver()
     at.may_send = False
     assert at.post("{}").json()["error"]["reason"] == "user"

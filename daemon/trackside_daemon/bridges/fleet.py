@@ -17,7 +17,6 @@ import msgspec
 from trackside_daemon.bridges.settings import FleetSection
 from trackside_daemon.history.read import run_query
 from trackside_daemon.history.read.series import LOSSES
-from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
@@ -73,6 +72,8 @@ QUERIES = {
 
 
 def _vector(url: str, headers: Mapping[str, str], context: ssl.SSLContext, query: str) -> list[_Sample]:
+    from trackside_daemon.http_client import http_request  # most daemons ask no server
+
     address = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
     body = http_request.request("GET", address, None, headers, context, longest=ANSWER_BYTES)
     try:
@@ -169,7 +170,7 @@ def _merged(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class _Engine:
-    """What has the runs: the last answer, and a thread that asks again once that is due. So nobody waits for a slow one.
+    """An engine that has runs: its last answer, and a thread that asks again once that is due, so that no request waits long.
 
     Args:
         name: Its runs.
@@ -263,6 +264,8 @@ class Fleet:
         }
 
     def _ask_server(self) -> tuple[Runs, str]:
+        from trackside_daemon.http_client import http_request
+
         server = self._settings.prometheus
         try:
             headers = http_request.read_headers(server.headers_file, "fleet.prometheus.headers-file")

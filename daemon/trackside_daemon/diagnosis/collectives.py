@@ -41,7 +41,7 @@ def read_collectives(resources: Resources, run: str, began: float, ended: float)
     for key, members in groups.items():
         peers = [value for other, value in links.items() if other[1:] == key[1:] and other != key]
         seconds = [time / 1e6 for one in members if (time := micros.get(one))]
-        row = {
+        row: dict[str, Any] = {
             **dict(zip(("communicator", "ranks", "operation", "size"), key, strict=True)),
             "bandwidth": links[key],
             "usual": max((usual[one] for one in members if one in usual), default=None),
