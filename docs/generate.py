@@ -267,7 +267,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "get_console": {"bytes": 16, "lines": [[1, "loss 2.31"]], "total": 2, "more": False},
     "get_machine": {"families": ["trackside_host_memory_available_bytes"]},
     "end_process": {"pid": 4711, "signal": "SIGTERM"},
-    "get_status": {"version": "0.1.0", "gpus": [], "nvml": {"error": ""}},
+    "get_status": {"version": __version__, "gpus": [], "nvml": {"error": ""}},
     "rotate_token": {"token": "…"},
     "send_message": {"jsonrpc": "2.0", "id": 1, "result": {"tools": []}},
     "get_silences": {"silences": [_SILENCE]},
