@@ -97,9 +97,9 @@ class Fleet(Question, frozen=True, kw_only=True):
     fields = ("runs",)
     reads = False
     about = (
-        "Runs are as in /runs, each with its hosts, and as url the address of its page at its daemon. problems has a sentence for "
-        "each engine whose runs are missing: fleet.prometheus.url has the live runs, bridges.parquet.url those that have ended. notes "
-        "has one for each that has not answered yet; ask again a second later."
+        "Runs are as in /runs, each with its hosts, and as url the address of its page at its daemon. problems names each engine "
+        "whose runs are missing: fleet.prometheus.url has the live runs, bridges.parquet.url the ended ones. notes names each that "
+        "has not answered yet; ask again a second later."
     )
     query: Annotated[str, Meta(max_length=1000, description="Only runs that this selects; see docs/queries.md.")] = ""
 
