@@ -466,16 +466,24 @@ def client_page() -> str:
 def python_page(page: str) -> str:
     """Return docs/python.md with its reference, made from the docstrings; what is before it stays."""
     begin, heading, _ = page.partition("## Reference\n")
-    classes = [part for name in ("History", "RunHistory", "Series", "Media") for part in _class(name)]
-    return "".join([begin, heading, _documented("trackside.open", trackside.open), *classes])
+    parts = [begin, heading, _documented("trackside.open", trackside.open)]
+    for name in ("History", "RunHistory", "Series", "Media"):
+        members = vars(getattr(trackside, name))
+        facts = [one for one, member in members.items() if isinstance(member, property)]
+        documented, *others = _class(name, without=facts)
+        lines = [f"- `{one}`: {_prose(inspect.getdoc(members[one]) or '')}" for one in facts]
+        parts += [documented, *(["\n**Properties**\n\n", *lines] if facts else []), *others]
+    return "".join(parts)
 
 
-def _class(name: str, same: Collection[str] = ()) -> Iterator[str]:
+def _class(name: str, same: Collection[str] = (), without: Collection[str] = ()) -> Iterator[str]:
     """Yield the sections of a class and of its members; those that are functions of the package, too, refer to these."""
     kind = getattr(trackside, name)
     yield _documented(f"trackside.{name}", kind)
     for one, member in vars(kind).items():
-        if not one.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+        if one.startswith("_") or one in without:
+            continue
+        if inspect.isfunction(member) or isinstance(member, property):
             whole = _documented(f"{name}.{one}", member)
             yield f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if one in same else whole
 
