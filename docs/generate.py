@@ -494,11 +494,15 @@ def _place(name: str) -> str:
     return same[1] if same else f"trackside.{name}"
 
 
+UNSIGNED = (trackside.Run, trackside.RunHistory, trackside.Series, trackside.Media)
+"""Classes that functions of the package make."""
+
+
 def _documented(name: str, what: Any) -> str:
     """Return the section of a function, class or property: its signature and its docstring, whose lists have a bullet an entry."""
     shown = name.rpartition(".")[2] if name.startswith("trackside.") else name
     head = f'\n### <a id="{name}"></a>{name}\n'
-    if isinstance(what, property) or what is trackside.Run:  # init makes it
+    if isinstance(what, property) or what in UNSIGNED:
         return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
     return f"{head}\n```text\n{shown}{_signature(what)}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
 
