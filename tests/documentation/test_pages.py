@@ -230,16 +230,6 @@ def test_check_config_accepts_what_the_pages_show_of_a_configuration(block: str,
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_each_family_beside_those_of_other_exporters_is_ours_and_stands_there_once(generate: Any) -> None:
-    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
-    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `trackside_gpu")]
-    ours = {one.name for members in generate.sections().values() for one in members}
-    named = [name for row in rows for name in re.findall(r"`(trackside_\w+)`", row)]
-    assert len(named) > 10
-    assert len(set(named)) == len(named)
-    assert set(named) <= ours
-
-
 def test_every_group_of_gpu_readings_is_on_the_page_of_gpus() -> None:
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     assert [
