@@ -510,7 +510,7 @@ def _place(name: str) -> str:
 def _documented(name: str, what: Any) -> str:
     """Return the section of a function or class: its signature and its docstring, whose lists have a bullet an entry."""
     text = _prose(inspect.getdoc(what) or "")
-    if what is trackside.Run:  # init makes it
+    if what in (trackside.Run, trackside.RunHistory, trackside.Series, trackside.Media):  # functions make them
         return f"\n### {name}\n\n{text}"
     return f"\n### {name}\n\n```text\n{name}{_signature(what)}\n```\n\n{text}"
 
