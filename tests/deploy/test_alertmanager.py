@@ -113,7 +113,12 @@ def test_every_receiver_has_a_route_and_each_route_is_tested() -> None:
         ("as-bad", {"severity": "critical", **RUN}, {"severity": "critical", **RUN}, False),
         ("no-run", {"severity": "critical", **NODE}, {"severity": "warning", **NODE}, False),
         ("user", {"alert": "UserAlert", "severity": "critical", **RUN}, {"severity": "warning", **RUN}, False),
-        ("other-team", {"severity": "critical", **RUN, **TEAM}, {"severity": "warning", **RUN, "namespace": "b"}, False),
+        (
+            "other-team",
+            {"severity": "critical", **RUN, **TEAM},
+            {"severity": "warning", **RUN, "namespace": "b"},
+            False,
+        ),
         ("drained", DRAINED, {"severity": "warning", **NODE}, True),
         ("drained-page", DRAINED, {"severity": "critical", **NODE}, False),
         ("drained-but-run", DRAINED, {"severity": "warning", **NODE, "run": "gpt"}, False),

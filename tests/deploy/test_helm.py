@@ -33,6 +33,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "alone": {"host": {"enabled": False}, "webConfig": {"secret": ""}, "networkPolicy": {"enabled": True}},
     "bare": {
         "webConfig": {"secret": ""},
+        "host": {"enabled": False},
         "podMonitor": {"enabled": False},
         "prometheusRule": {"enabled": False},
         "dashboards": {"enabled": False},
@@ -47,19 +48,26 @@ VALUES: dict[str, dict[str, Any]] = {
         "dashboards": {"annotations": {"grafana_folder": "Trainings"}},
         "config": {"storage": {"retention": {"age": "90d"}}},
         "podResources": {"enabled": True},
+        "host": {"enabled": False},
         "podLabels": {"team": "a"},
     },
-    "misspelt": {"podmonitor": {"enabled": False}},
+}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "misspelt": ({"podmonitor": {"enabled": False}}, "podmonitor"),
+    "root": ({"podResources": {"enabled": True}}, "set host.enabled to false"),
+    "open": ({"webConfig": {"secret": ""}}, "set webConfig.secret"),
+    "slow": ({"podMonitor": {"interval": "60s"}}, "interval"),
 }
 
 
 @pytest.fixture(scope="module")
 def chart() -> dict[str, Any]:
-    """The files that Helm makes of the chart with each of `VALUES`, and the findings of its own check."""
-    program = [sys.executable, str(Path(__file__).with_name("helm_chart.py")), *map(json.dumps, VALUES.values())]
+    """The files that Helm makes of the chart with each of `VALUES`, its errors for `REFUSED`, and the findings of its own check."""
+    every = {**VALUES, **{name: values for name, (values, _) in REFUSED.items()}}
+    program = [sys.executable, str(Path(__file__).with_name("helm_chart.py")), *map(json.dumps, every.values())]
     done = subprocess.run(program, env=clean_environ(), capture_output=True, text=True, check=True, timeout=DEADLINE)
     answer = json.loads(done.stdout)
-    return {"lint": answer["lint"], **dict(zip(VALUES, answer["made"], strict=True))}
+    return {"lint": answer["lint"], **dict(zip(every, answer["made"], strict=True))}
 
 
 def objects(made: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -72,15 +80,15 @@ def one(kind: str, among: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def test_helm_finds_nothing_wrong_and_refuses_a_misspelt_value(chart: dict[str, Any]) -> None:
+def test_helm_finds_nothing_wrong_and_refuses_what_is_misspelt_or_unsafe(chart: dict[str, Any]) -> None:
     assert chart["lint"]["errors"] == []
     assert [one["error"] for one in chart["lint"]["messages"]] == ["icon is recommended"]
-    assert "podmonitor" in chart["misspelt"]["error"]
+    assert {name for name, (_, words) in REFUSED.items() if words not in chart[name].get("error", "")} == set()
     described = yaml.safe_load((ROOT / "deploy/helm/Chart.yaml").read_text())
     assert (described["version"], described["appVersion"]) == (__version__, __version__)
 
 
-@pytest.mark.parametrize("name", list(VALUES)[:-1])
+@pytest.mark.parametrize("name", VALUES)
 def test_kubernetes_accepts_every_object(chart: dict[str, Any], name: str) -> None:
     for made in objects(chart[name]):
         if made["kind"] == "PodMonitor":
@@ -142,10 +150,14 @@ def test_labels_runbooks_and_settings_arrive(chart: dict[str, Any], tmp_path: Pa
 
 def test_a_pod_needs_no_more_rights_than_the_page_states(chart: dict[str, Any]) -> None:
     usual = {"hostPath", "own: root", "own: capabilities"}
-    found = {name: violations(pod(one("DaemonSet", objects(chart[name])))) for name in list(VALUES)[:-1]}
+    found = {name: violations(pod(one("DaemonSet", objects(chart[name])))) for name in VALUES}
     assert found["alone"] == usual
     assert found["default"] == usual | {"hostPID", "hostNetwork"}
-    assert found["labelled"] == found["default"] | {"trackside: root"}
+    assert found["labelled"] == usual | {"trackside: root"}
+
+
+def test_without_a_password_a_network_policy_is_made(chart: dict[str, Any]) -> None:
+    assert one("NetworkPolicy", objects(chart["bare"]))["spec"]["ingress"]
 
 
 def test_a_rolling_update_takes_fewer_daemons_than_the_rule_pages_for(chart: dict[str, Any]) -> None:

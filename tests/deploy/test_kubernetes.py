@@ -61,6 +61,7 @@ ENDPOINT = {
         "interval": TEXTS,
         "scrapeTimeout": TEXTS,
         "relabelings": {"type": "array", "items": RELABELING},
+        "metricRelabelings": {"type": "array", "items": {"type": "object", "required": ["action", "regex"]}},
         "scheme": {"enum": ["http", "https"]},
         "basicAuth": {
             "type": "object",
@@ -222,8 +223,11 @@ def test_each_pod_monitor_finds_its_pods_and_calls_them_as_the_rules_do() -> Non
         for each in found:
             assert endpoint["port"] in {port["name"] for container in each for port in container.get("ports", ())}
         labels = {relabeling["targetLabel"]: relabeling for relabeling in endpoint["relabelings"]}
+        ends = labels.pop("short_lived", None)  # a training's own: only `up` keeps it
+        dropped = [one["regex"] for one in endpoint.get("metricRelabelings", ()) if one["action"] == "labeldrop"]
+        assert dropped == (["short_lived"] if ends else [])
         assert labels["job"]["replacement"] == "trackside"
-        assert set(labels) == {"job", "instance"}
+        assert set(labels) == {"job", "instance", "node"}
 
 
 def test_the_limits_are_those_of_the_scrape_configuration() -> None:

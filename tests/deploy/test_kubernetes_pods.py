@@ -92,7 +92,7 @@ def answers_its_probes(daemon: Container, container: Mapping[str, Any]) -> None:
     (port,) = container["ports"]
     assert port["containerPort"] == 21790
     for probe in probes:
-        asked = probe.get("httpGet") or {"path": "/-/healthy", **probe["tcpSocket"]}
+        asked = probe["httpGet"]
         assert asked["port"] == port["name"]
         daemon.answers(asked["path"])
 

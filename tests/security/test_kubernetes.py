@@ -124,7 +124,7 @@ def test_the_commands_of_the_page_make_a_secret_that_closes_metrics(
         assert client.post(f"{daemon.url}/api/v1/silences", auth=asking["auth"], json={}).status_code == 403
     # What Prometheus does with serverName: the address is that of a node, the name is the certificate's.
     with httpx.Client(verify=trusted, trust_env=False) as client:
-        for path in ("/metrics", "/-/healthy", "/api/v1/runs"):
+        for path in ("/metrics", "/-/run/a/live", "/api/v1/runs"):
             assert client.get(daemon.url + path, extensions={"sni_hostname": "trackside"}).status_code == 401
     with pytest.raises(httpx.TransportError):
         http.get(daemon.url.replace("https://", "http://") + "/metrics")

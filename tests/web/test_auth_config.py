@@ -13,7 +13,7 @@ from certificate_authorities import hashed
 from web.conftest import Client
 
 from trackside_daemon.web.http import auth_config as module
-from trackside_daemon.web.http.auth_config import Passwords, TokenBucket, WebConfigMiddleware, parse_basic
+from trackside_daemon.web.http.auth_config import PROBES, Passwords, TokenBucket, WebConfigMiddleware, parse_basic
 from trackside_daemon.web.http.config_file import ConfigFile
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-PATHS = ("/", "/metrics", "/-/healthy", "/-/ready", "/static/app.js", "/api/v1/runs", "/nowhere")
+PATHS = ("/", "/metrics", "/-/run/a/live", "/static/app.js", "/api/v1/runs", "/nowhere")
 ADA = ("ada", "lovelace")
 HEADERS = "http_server_config: {headers: {X-Frame-Options: deny, Content-Security-Policy: default-src 'self'}}\n"
 
@@ -64,6 +64,11 @@ def test_every_path_wants_a_password(gate: Callable[..., Client], path: str) -> 
     assert len({one.text for one in answers}) == 1, "the answer does not reveal which users there are"
     assert all(one.headers["WWW-Authenticate"].startswith("Basic realm=") for one in answers)
     assert client.get(path, auth=ADA).status_code == (404 if path == "/nowhere" else 200)
+
+
+@pytest.mark.parametrize("path", sorted(PROBES))
+def test_a_probe_of_the_kubelet_needs_no_password(gate: Callable[..., Client], path: str) -> None:
+    assert gate(users(ada="lovelace")).get(path).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -265,10 +265,13 @@ class TokenBucket:
         return True
 
 
+PROBES = frozenset({"/-/healthy", "/-/ready"})  # a kubelet has no password, and the answers contain nothing
+
+
 class WebConfigMiddleware:
     """Middleware that limits the rate, sets the configured headers and requires a password when users are configured.
 
-    It covers every path. The connection of a refused request is closed, so that it leaves room for permitted clients.
+    It covers every path but `PROBES`. The connection of a refused request is closed, so that it leaves room for permitted clients.
     """
 
     def __init__(self, app: ASGIApp, file: ConfigFile) -> None:
@@ -285,6 +288,10 @@ class WebConfigMiddleware:
             return
         active: ActiveConfig = scope.get(ACTIVE_CONFIG) or self._file.current()
         send = _with_headers(send, active.config.http_server_config.headers)
+        if active.config.basic_auth_users and scope["path"] in PROBES:
+            scope[ROLE] = "metrics"
+            await self._app(scope, receive, send)
+            return
         refusal = await self._refuse(scope, active)
         scope[REFUSED] = refusal is not None
         await (refusal or self._app)(scope, receive, send)
