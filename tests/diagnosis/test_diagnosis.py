@@ -515,6 +515,18 @@ def test_a_run_that_stood_still_until_its_end_has_that_verdict_after_it(
     assert diagnosis(stored_history)["hang"] is None
 
 
+def test_a_nan_counts_until_it_recovered_and_is_named_after_the_failure(stored_history: History) -> None:
+    nan = alert("NonFinite", 200)
+    stored_history.put([*records({"data": 300}, state="failed"), nan])
+    found = diagnosis(stored_history)
+    assert [one["cause"] for one in found["causes"]][:2] == ["failed", "wasted"]
+    assert found["ledger"]["wasted"] == pytest.approx(LENGTH - 200, abs=2)
+    stored_history.put([replace(nan, evidence={"recovered": BEGIN + 206.0})])
+    found = diagnosis(stored_history)
+    assert found["ledger"]["wasted"] == pytest.approx(6, abs=1)
+    assert [one["cause"] for one in found["causes"]][:2] == ["failed", "data_wait"]
+
+
 def test_the_death_of_a_rank_stops_a_run_in_which_others_wait_for_it(stored_history: History) -> None:
     hang = {"kind": "ended", "text": "Rank 1 was killed by SIGKILL; rank 0 only waits.", "ranks": [1]}
     died = alert("TrainingProcessDied", LENGTH - 1)
