@@ -4,13 +4,21 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
-from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
+from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.rules import builtin, custom
-from trackside_daemon.alerts.rules.fleet import POD, WATCHDOG, fleet
-from trackside_daemon.alerts.rules.query import TARGETS, Matcher, Targets
-from trackside_daemon.alerts.rules.recording import RecordingRule, daily_rules, positive_rule, recording_rules, up_rule
+from trackside_daemon.alerts.rules.fleet import WATCHDOG, fleet
+from trackside_daemon.alerts.rules.query import DRAINED, POD, SECOND, TARGETS, Targets
+from trackside_daemon.alerts.rules.recording import (
+    RecordingRule,
+    daily_rules,
+    positive_rule,
+    quiet_rules,
+    recording_rules,
+    up_rule,
+)
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.families import alerts
@@ -25,9 +33,8 @@ _SET = re.compile(r" (or|unless on \([^)]*\)|and on \([^)]*\)|unless|and) ")
 _BOUND = re.compile(r"(.*) ([<>] -?[\d.e+-]+)", re.DOTALL)
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ARITHMETIC = re.compile(r" ([/-] on \([^)]*\) group_left \(\)|[/-]) ")
-# Least scrapes per window: one may be missed, and a rate needs two. Also the time for which an alert keeps firing
-# without its series, as while the daemon restarts.
-SCRAPES = 4
+SCRAPES = 4  # least scrapes per window: one may be missed, and a rate needs two
+REPLACED = 180.0  # least seconds for which an alert keeps firing without its series, as while a pod is replaced
 
 HELD = f"alert:{alerts.FIRING.name}:held20m"
 
@@ -150,13 +157,19 @@ def groups(section: AlertsSection, families: Mapping[str, Metric], options: Rule
         RuleError: A rule of the configuration is invalid.
     """
     by_group = {
-        "recording": [_record(rule) for rule in recording_rules(options.targets)],
+        "recording": [
+            _record(rule) for rule in (*quiet_rules(options.job, options.targets), *recording_rules(options.targets))
+        ],
         "seldom": [_record(rule) for rule in daily_rules(options.targets)],
         # Prometheus evaluates groups in parallel, and the rules of one after the other.
         **(_thresholds(section, families, options) if section.enabled else {}),
         "detectors": _detectors(section, families, options) if section.enabled else [],
         "fleet": _fleet(section, options),
     }
+    for rule in chain.from_iterable(by_group.values()):
+        if "alert" in rule and "cluster" not in options.targets.clusters and rule["alert"] != WATCHDOG:
+            # Alertmanager groups and inhibits by this label.
+            rule["labels"] = {**rule.get("labels", {}), "cluster": f"{{{{ $labels.{options.targets.clusters[0]} }}}}"}
     return [
         {"name": f"trackside.{name}", **_interval(name), "rules": rules} for name, rules in by_group.items() if rules
     ]
@@ -209,7 +222,9 @@ def _threshold(
         return
     # The daemon has a value per tick, Prometheus only one per scrape.
     least = SCRAPES * options.scrape
-    adapted = replace(enabled, query=enabled.query.widened(least), keep_firing=max(enabled.keep_firing, least))
+    adapted = replace(
+        enabled, query=enabled.query.widened(least), keep_firing=max(enabled.keep_firing, least, REPLACED)
+    )
     written: dict[str, Any] = adapted.prometheus(PREFIX, options.targets)
     written["expr"] = format_promql(written["expr"])
     written["annotations"]["description"] = _placed(written["annotations"]["description"], options.targets)
@@ -228,8 +243,7 @@ def _enabled(rule: Rule, disabled: DisabledAlerts) -> Rule | None:
     # Without a label run the name of the run is empty, which a pattern such as * matches.
     if "run" not in labels or "" in patterns:
         return None if any(not pattern or matches_wildcards("", pattern) for pattern in patterns) else rule
-    enabled_runs = Matcher("run", "|".join(map(run_regex, patterns)), "!~")
-    return replace(rule, query=replace(rule.query, matchers=(*rule.query.matchers, enabled_runs)))
+    return replace(rule, query=replace(rule.query, matchers=(*rule.query.matchers, *disabled.other_runs(rule.alert))))
 
 
 def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions) -> list[Group]:
@@ -265,9 +279,9 @@ def _unseen_events(section: AlertsSection, disabled: DisabledAlerts, options: Ru
             continue
         texts = (fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}")
         rule = _exported(alert, "", *texts, options.targets)
-        on = options.targets.of_site("job", "instance", "run", "gpu")
-        seen = f'ALERTS{{alertname="{PREFIX}{alert}", variant!="daemon"}}'
-        rule["expr"] = f"{rule['expr']}\nunless on ({on})\n{seen}"
+        machine = options.targets.of_site("job", "instance")
+        seen = f'ALERTS{{alertname="{PREFIX}{alert}", variant!="daemon", alertstate="firing"}}'
+        rule["expr"] += f"\nunless on ({machine}, run, gpu, severity)\n  {seen}\nunless on ({machine})\n  {DRAINED}"
         yield _linked({**rule, "for": "1m", "labels": {"variant": "daemon"}}, options.runbooks, alert)
 
 
@@ -314,6 +328,7 @@ max without ({POD}) (
     (
       {alerts.FIRING.name} == 1
       unless ignoring ({POD}) {alerts.SILENCED.name} == 1
+      unless on ({targets.of_site("job", "instance", "run")}) {SECOND}
     )
   or
     (
@@ -328,7 +343,7 @@ max without ({POD}) (
 
 def _fleet(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
     rules, disabled = [], DisabledAlerts(section.off)
-    for fleet_rule in fleet(options.job, options.targets):
+    for fleet_rule in fleet(options.job, options.targets, disabled):
         rule: dict[str, Any] = {"alert": fleet_rule.alert, "expr": fleet_rule.expr}
         if fleet_rule.lasting:
             rule["for"] = fleet_rule.lasting
@@ -350,7 +365,7 @@ def _fleet(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
         },
     }
     rules.append(_linked(watchdog, options.runbooks, WATCHDOG))
-    return [rule for rule in rules if "" not in disabled.patterns(rule["alert"])]
+    return [rule for rule in rules if not disabled.contains(rule["alert"], {})]
 
 
 def _linked(rule: dict[str, Any], runbooks: str, alert: str) -> dict[str, Any]:
@@ -362,7 +377,7 @@ def _linked(rule: dict[str, Any], runbooks: str, alert: str) -> dict[str, Any]:
 
 def _placed(text: str, targets: Targets) -> str:
     """Return the description of a machine's alert with the machine."""
-    return f"{{{{ $labels.instance }}}}{targets.text()}: {text}"
+    return f"{targets.machine()}: {text}"
 
 
 def _sentence(text: str) -> str:
