@@ -84,7 +84,7 @@ def groups(printed: str, port: int, labels: dict[str, str]) -> list[dict[str, ob
     found = {name: (address, quiet(state)) for name, address, state in rows if not OFF.fullmatch(state)}
     return [
         {
-            "targets": [f"{address}:{port}"],
+            "targets": [f"[{address}]:{port}" if ":" in address else f"{address}:{port}"],
             "labels": {"instance": name, **labels, **({"node_state": state} if state else {})},
         }
         for name, (address, state) in sorted(found.items())

@@ -377,7 +377,7 @@ def _to(inbox: Inbox, directory: Path) -> dict[str, Any]:
     config = shipped()
     (directory / "slack-url").write_text(f"{inbox.url}/slack")
     (directory / "pager-key").write_text("k" * 32)
-    config["global"] = {"slack_api_url_file": str(directory / "slack-url"), "pagerduty_url": f"{inbox.url}/pager"}
+    config["global"] |= {"slack_api_url_file": str(directory / "slack-url"), "pagerduty_url": f"{inbox.url}/pager"}
     for receiver in config["receivers"]:
         for pager in receiver.get("pagerduty_configs", ()):
             pager["routing_key_file"] = str(directory / "pager-key")

@@ -88,9 +88,18 @@ def test_machines_are_named_in_the_same_way_everywhere() -> None:
     found = [
         read(name)["scrape_configs"][0] for name in FILES if "file" in name or "agent" in name or "victoria" in name
     ]
-    assert [(job["file_sd_configs"], job["relabel_configs"]) for job in found] == [
-        (found[0]["file_sd_configs"], found[0]["relabel_configs"])
-    ] * 3
+    alike = ("file_sd_configs", "relabel_configs", "metric_relabel_configs")
+    assert [[job[name] for name in alike] for job in found] == [[found[0][name] for name in alike]] * 3
+
+
+def test_a_name_in_the_file_of_targets_is_kept_as_from_slurm(place: Path) -> None:
+    named = [{"targets": ["10.1.2.3:21790"], "labels": {"instance": "gpu1"}}, {"targets": ["gpu2:21790"]}]
+    for file in (place / "targets").iterdir():
+        file.unlink()
+    (place / "targets" / "trackside-slurm.json").write_text(json.dumps(named))
+    words = ["promtool", "check", "service-discovery", "--timeout=2s", "prometheus-file-sd.yml", "trackside"]
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    assert {one["labels"]["instance"] for one in json.loads(done.stdout)} == {"gpu1", "gpu2"}, done.stderr
 
 
 def test_the_example_of_targets_has_ports_and_a_label_for_each_machine() -> None:
