@@ -338,7 +338,10 @@ NONFINITE = {
     "@runbook_url": "https://docs.example/alerts.md#nonfinite",
     "@correlation_id": "pipeline-7",
 }
-SILENCE = "silences/new?filter=%7Bcluster%3D%22c%22%2C%20run%3D%22gpt%20small%2F%C3%A9%22%7D"
+SILENCE = (
+    "silences/new?filter=%7Balertname%3D%22TracksideNonFinite%22%2C%20cluster%3D%22c%22"
+    "%2C%20run%3D%22gpt%20small%2F%C3%A9%22%2C%20severity%3D%22critical%22%7D"
+)
 
 
 def test_a_message_names_the_run_the_severity_the_runbook_and_the_silence(tmp_path: Path) -> None:
