@@ -30,6 +30,7 @@ GPU = {**NODE, "gpu": "0", "uuid": "GPU-0"}
 TEAM = {"namespace": "a"}
 DRAINED = {"alert": "NodeDrained", "severity": "info", **NODE}
 DOWN = {"alert": "SidecarDown", "severity": "warning", **NODE}
+HUNGRY = {"alert": "ContainerMemoryPressure", "severity": "critical", **NODE}
 
 
 def amtool(*arguments: str) -> str:
@@ -68,12 +69,14 @@ def test_secrets_are_read_from_files() -> None:
         ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "instance=node7:21790"]),
         ("training-page", ["alertname=TracksideRunVanished", "severity=critical", "run=gpt"]),
         ("training", ["alertname=TracksideTestAlert", "severity=warning", "run=gpt", "subject=ab"]),
+        ("owner", ["alertname=TracksideTestAlert", "severity=warning", "run=gpt", "subject=ab", "user=ann"]),
         ("training-page", ["alertname=TracksideTestAlert", "severity=critical", "run=gpt", "subject=ab"]),
         ("hardware", ["alertname=TracksideTestAlert", "severity=warning", "subject=ab"]),
         ("hardware-page", ["alertname=TracksideTestAlert", "severity=critical", "subject=ab"]),
         ("nobody", ["alertname=TracksideTestAlert", "severity=info", "subject=ab"]),
         ("hardware", ["alertname=TracksideGpuHot", "severity=warning", "uuid=GPU-0", "instance=node7:21790"]),
         ("owner", ["alertname=TracksideNonFinite", "severity=warning", "run=gpt", "user=ann"]),
+        ("training", ["alertname=TracksideNonFinite", "severity=warning", "run=gpt", "user=1000"]),
         ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "user=ann"]),
         ("training-page", ["alertname=TracksideTrainingProcessDied", "severity=critical", "run=gpt", "user=ann"]),
         ("owner", ["alertname=TracksideTrainingProcessDied", "severity=warning", "user=ann"]),
@@ -128,6 +131,8 @@ def test_every_receiver_has_a_route_and_each_route_is_tested() -> None:
         ("down-nowhere", {**DOWN, "instance": ""}, {"severity": "warning", "cluster": "c"}, False),
         ("down-but-run", DOWN, {"severity": "warning", **NODE, "run": "gpt"}, False),
         ("down-at-times", {**DOWN, "variant": "flapping"}, {"severity": "warning", **NODE}, False),
+        ("worse", HUNGRY, {**HUNGRY, "severity": "warning"}, True),
+        ("worse-elsewhere", {**HUNGRY, "cgroup": "a"}, {**HUNGRY, "severity": "warning", "cgroup": "b"}, False),
         (
             "lost",
             {"alert": "GpuLost", "severity": "critical", **GPU},
@@ -339,8 +344,8 @@ NONFINITE = {
     "@correlation_id": "pipeline-7",
 }
 SILENCE = (
-    "silences/new?filter=%7Balertname%3D%22TracksideNonFinite%22%2C%20cluster%3D%22c%22"
-    "%2C%20run%3D%22gpt%20small%2F%C3%A9%22%2C%20severity%3D%22critical%22%7D"
+    "silences/new?filter=%7Balertname%3D%22TracksideNonFinite%22%2C%20cluster%3D%22c%22%2C%20"
+    "run%3D%22gpt%20small%2F%C3%A9%22%2C%20severity%3D%22critical%22%7D"
 )
 
 
@@ -408,7 +413,7 @@ def fired(number: int) -> dict[str, Any]:
     return {"status": "firing", "labels": about, "annotations": words, "startsAt": "2026-01-02T03:04:05Z"}
 
 
-def test_a_message_has_the_first_ten_alerts_and_counts_the_others(tmp_path: Path) -> None:
+def test_a_message_has_ten_alerts_in_full_and_names_ninety_others(tmp_path: Path) -> None:
     common = {
         "status": "firing",
         "commonLabels": {"instance": "node7:21790"},
@@ -417,7 +422,12 @@ def test_a_message_has_the_first_ten_alerts_and_counts_the_others(tmp_path: Path
     alerts = [fired(number) for number in range(12)]
     text = rendered("trackside.text", alerts, tmp_path, **common)
     assert text.count("Look at the fans.") == 10
-    assert "These are the first 10 of 12 alerts; all of them: http://am/#/alerts?receiver=hardware" in text
+    assert [f"GPU {number}, on" in text for number in range(12)] == [True] * 12
+    assert "These are 12 alerts; all of them: http://am/#/alerts?receiver=hardware" in text
+    assert "Silence this: http://am/#/silences/new?filter=%7Binstance%3D%22node7%3A21790%22%7D" in text
+    many = rendered("trackside.text", [fired(number) for number in range(102)], tmp_path, status="firing")
+    assert (many.count("GpuHot, GPU"), "These are 100 of 102 alerts" in many) == (100, True)
+    assert "Silence this group, on all nodes: http" in many
     assert rendered("trackside.title", alerts, tmp_path, **common) == "[firing] node7:21790: GPU 0 is hot. And 11 more."
     one = rendered("trackside.text", alerts[:1], tmp_path, **common)
     assert rendered("trackside.link", alerts, tmp_path, **common) == ALL
@@ -445,7 +455,7 @@ def test_a_link_is_one_that_can_be_followed(tmp_path: Path, runbook: str, link: 
     ("common", "words"),
     [
         ({"instance": "n1", "gpu": "0"}, "this: {}%2C%20instance%3D%22n1%22"),
-        ({"gpu": "0"}, "this, on all its nodes: {}"),
+        ({"gpu": "0"}, "this group, on all nodes: {}"),
     ],
 )
 def test_a_silence_is_about_the_node_where_the_message_is(tmp_path: Path, common: dict[str, str], words: str) -> None:

@@ -61,7 +61,19 @@ ENDPOINT = {
         "interval": TEXTS,
         "scrapeTimeout": TEXTS,
         "relabelings": {"type": "array", "items": RELABELING},
-        "metricRelabelings": {"type": "array", "items": {"type": "object", "required": ["action", "regex"]}},
+        "metricRelabelings": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["action", "regex"],
+                "additionalProperties": False,
+                "properties": {
+                    "action": {"enum": ["keep", "drop", "labeldrop"]},
+                    "regex": TEXTS,
+                    "sourceLabels": {"type": "array", "items": TEXTS},
+                },
+            },
+        },
         "scheme": {"enum": ["http", "https"]},
         "basicAuth": {
             "type": "object",
@@ -113,7 +125,8 @@ def test_kubernetes_accepts_the_manifests(version: str) -> None:
         "Job",
         "NetworkPolicy",
     }
-    for _, one in OBJECTS:
+    role = (KUBERNETES / "components/prometheus-role/role.yaml").read_text(encoding="utf-8")
+    for one in (*(one for _, one in OBJECTS), *yaml.safe_load_all(role)):
         if one["kind"] not in OPERATOR:
             kubernetes_validate.validate(one, version, strict=True)
 
@@ -224,8 +237,10 @@ def test_each_pod_monitor_finds_its_pods_and_calls_them_as_the_rules_do() -> Non
             assert endpoint["port"] in {port["name"] for container in each for port in container.get("ports", ())}
         labels = {relabeling["targetLabel"]: relabeling for relabeling in endpoint["relabelings"]}
         ends = labels.pop("short_lived", None)  # a training's own: only `up` keeps it
-        dropped = [one["regex"] for one in endpoint.get("metricRelabelings", ()) if one["action"] == "labeldrop"]
-        assert dropped == (["short_lived"] if ends else [])
+        changes = {one["action"]: one["regex"] for one in endpoint.get("metricRelabelings", ())}
+        assert changes.get("labeldrop") == ("short_lived" if ends else None)
+        # Whoever may start a Pod must not speak for other exporters, such as kube-state-metrics.
+        assert changes.get("keep") == ("trackside_.*|process_.*|python_.*" if ends else None)
         assert labels["job"]["replacement"] == "trackside"
         assert set(labels) == {"job", "instance", "node"}
 

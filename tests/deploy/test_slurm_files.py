@@ -105,7 +105,8 @@ def test_a_node_in_maintenance_or_that_boots_has_a_state_and_one_that_is_down_ha
 
 
 def test_an_address_of_ipv6_has_brackets(tmp_path: Path) -> None:
-    assert json.loads(listed(tmp_path, "gpu1|2001:db8::1|idle"))[0]["targets"] == ["[2001:db8::1]:21790"]
+    (found,) = json.loads(listed(tmp_path, "gpu1|fd00::1|idle"))
+    assert found["targets"] == ["[fd00::1]:21790"]
 
 
 def test_the_list_is_empty_while_all_nodes_are_powered_down(tmp_path: Path) -> None:
