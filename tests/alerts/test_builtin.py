@@ -135,7 +135,16 @@ TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]
     ("GpuLost", "critical", 12, lambda _: {of_gpu("up"): 0.0}),
     ("GpuMissing", "critical", 310, lambda _: {"trackside_gpus_expected": 2.0}),
     ("PcieDegraded", "warning", 310, lambda _: {of_gpu("pcie_link_width_lanes"): 8.0}),
-    ("InfinibandDegraded", "warning", 70, lambda _: {f"trackside_host_infiniband_port_state{PORT}": 1.0}),
+    ("InfinibandDegraded", "warning", 4000, lambda _: {f"trackside_host_infiniband_port_state{PORT}": 1.0}),
+    (
+        "InfinibandDegraded",
+        "warning",
+        70,
+        lambda _: {
+            f"trackside_host_infiniband_port_state{PORT}": 1.0,
+            f"trackside_host_infiniband_link_downed_total{PORT}": None,
+        },
+    ),
     ("InfinibandDegraded", "warning", 2, lambda _: {f"trackside_host_infiniband_link_downed_total{PORT}": 3.0}),
     ("NvlinkDegraded", "warning", 70, lambda _: {of_gpu("nvlink_links_up"): 17.0}),
     ("NvlinkDegraded", "warning", 2, lambda _: {of_gpu("nvlink_errors_total", error="recovery"): 3.0}),

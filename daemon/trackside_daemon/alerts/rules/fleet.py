@@ -126,7 +126,7 @@ unless on ({targets.of_site("run")})
   {f.STATE.name}"""
     return [
         FleetRule(
-            "TracksideRunVanished",
+            VANISHED,
             vanished,
             "10m",
             f"{run} was alive, no daemon has shown it for 10 minutes, and no daemon saw it end. Its nodes, or the daemons on "
@@ -251,6 +251,7 @@ def _near_limits(chosen: str, targets: Targets) -> list[FleetRule]:
 
 
 WATCHDOG = f"{PREFIX}Watchdog"
+VANISHED = f"{PREFIX}RunVanished"
 
 # Names of all alerts of this module, and of the one that always fires.
 NAMES = frozenset({*(rule.alert for rule in fleet("")), WATCHDOG})

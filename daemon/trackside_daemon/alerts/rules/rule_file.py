@@ -9,7 +9,7 @@ from typing import Any
 
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.rules import builtin, custom
-from trackside_daemon.alerts.rules.fleet import WATCHDOG, fleet
+from trackside_daemon.alerts.rules.fleet import VANISHED, WATCHDOG, fleet
 from trackside_daemon.alerts.rules.query import DRAINED, POD, SECOND, TARGETS, Targets
 from trackside_daemon.alerts.rules.recording import (
     RecordingRule,
@@ -32,6 +32,7 @@ MAX_LINE_LENGTH = 100  # longest line, in characters
 _SET = re.compile(r" (or|unless on \([^)]*\)|and on \([^)]*\)|unless|and) ")
 _BOUND = re.compile(r"(.*) ([<>] -?[\d.e+-]+)", re.DOTALL)
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 _ARITHMETIC = re.compile(r" ([/-] on \([^)]*\) group_left \(\)|[/-]) ")
 SCRAPES = 4  # least scrapes per window: one may be missed, and a rate needs two
 REPLACED = 180.0  # least seconds for which an alert keeps firing without its series, as while a pod is replaced
@@ -49,6 +50,7 @@ INTERVALS = {
     "thresholds.gpu_speed": "30s",
     "thresholds.gpu_use": "1m",
     "thresholds.disk": "1m",
+    "thresholds.infiniband": "1m",
     "fleet": "1m",
 }
 
@@ -206,7 +208,7 @@ def _thresholds(
             *(_record(positive_rule(metric, options.targets)) for metric in counted.values()),
             *(one for rule in described for one in _threshold(rule, disabled, options, options.runbooks)),
         ]
-    own = (rule for rule in custom.rules(section.rules, families) if not rule.needs_daemon)
+    own = (rule for rule in custom.rules(section.rules, families) if not _of_daemon(rule))
     described = (
         replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.") for rule in own
     )
@@ -229,6 +231,11 @@ def _threshold(
     written["expr"] = format_promql(written["expr"])
     written["annotations"]["description"] = _placed(written["annotations"]["description"], options.targets)
     yield _linked(written, runbooks, rule.alert)
+
+
+def _of_daemon(rule: Rule) -> bool:
+    """Return whether Prometheus takes a rule of the configuration from the daemon, as all that is about a run, with its owner."""
+    return rule.needs_daemon or ("run" in rule.query.metric.labels and not rule.absent)
 
 
 def _enabled(rule: Rule, disabled: DisabledAlerts) -> Rule | None:
@@ -264,8 +271,8 @@ def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: 
         rule = _exported(alert, of_runs, fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}", options.targets)
         rules.append(_linked(rule, options.runbooks, alert))
     for custom_rule in custom.rules(section.rules, families):
-        if custom_rule.needs_daemon and "" not in disabled.patterns(custom_rule.alert):
-            about = "The daemon evaluates this rule of alerts.rules: Prometheus knows no run's own past and no steps."
+        if _of_daemon(custom_rule) and "" not in disabled.patterns(custom_rule.alert):
+            about = "The daemon evaluates this rule of alerts.rules: it knows the run's own past and its owner."
             rules.append(_exported(custom_rule.alert, "", f"{custom_rule.alert} fires.", about, options.targets))
     return rules
 
@@ -287,6 +294,7 @@ def _unseen_events(section: AlertsSection, disabled: DisabledAlerts, options: Ru
 
 def _exported(alert: str, matchers: str, summary: str, meaning: str, targets: Targets) -> Group:
     """Return the rule for an alert that the daemon exports; the texts are for the time without its series."""
+    meaning = _LINK.sub(r"\1", meaning)  # a link between our pages leads nowhere in a message
     more, own = _MORE.format(alert=alert), partial(_own_text, targets, alert)
     return {
         "alert": PREFIX + alert,
@@ -348,7 +356,9 @@ def _fleet(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
         if fleet_rule.lasting:
             rule["for"] = fleet_rule.lasting
         trouble = TROUBLES[fleet_rule.alert]
-        rule["labels"] = {"severity": trouble.severity}
+        # Of the conditions of alerts.page, this alone is known without the daemon, which is gone.
+        pages = fleet_rule.alert == VANISHED and "all" in section.page
+        rule["labels"] = {"severity": "critical" if pages else trouble.severity}
         if fleet_rule.variant:
             rule["labels"]["variant"] = fleet_rule.variant
         description = f"{fleet_rule.fact} {trouble.advice(run=_RUN)}"

@@ -9,7 +9,7 @@
 | OomKilled | the kernel killed a process; if it was a rank or a worker, another alert reports that, so info |
 | DiskFilling | less than 5 % and 100 GB are free for five minutes; or the trend of the last hour reaches 0 within four hours. The trend needs less than 40 % free, so that one large file does not count as a trend; or the next checkpoint, of the size of the last one, does not fit |
 | FilesystemDead | no answer for ten seconds is a warning, as from a network mount whose server is gone; a slow one answers sooner; critical after two minutes, since a server that fails over answers again after 30 to 90 seconds |
-| InfinibandDegraded | a port was up within the last hour and has been down for a minute; or its link went down in the last ten minutes, which should never happen |
+| InfinibandDegraded | a port has been down for a minute and was up since its driver was loaded, as its counter of lost links tells, or within the last hour where there is no such counter; or its link went down in the last ten minutes, which should never happen |
 | ShmFull | a data loader worker that finds /dev/shm full dies of SIGBUS, so fire at nine tenths of the peak |
 | FdsExhausted | at the limit the next file or socket fails, so fire at nine tenths |
 | DataLoaderDied | one death is enough: the rank fails at its next batch |
@@ -37,6 +37,7 @@ CGROUP = ("cgroup",)
 MOUNT = ("mountpoint", "fstype")
 PORT = ("device", "port")
 RANK = ("run", "rank")
+ACTIVE = 3.5  # a port with a lower state carries no data
 
 NOT_SHM = (Matcher("mountpoint", "/dev/shm", "!="),)  # noqa: S108  only named
 WRITABLE = Query(host.FILESYSTEM_READONLY, below=0.5)
@@ -49,7 +50,8 @@ RUNS = Query(
 def rules(thresholds: ThresholdsSection) -> dict[str, list[Rule]]:
     """Return the rules by subsystem in the order of the table, those of containers behind those of the host."""
     return {
-        "host": [*_host(thresholds), *_container(thresholds), *_infiniband()],
+        "host": [*_host(thresholds), *_container(thresholds)],
+        "infiniband": _infiniband(),
         "disk": _disk(thresholds),
         "process": [*_process(thresholds), *_ray(thresholds)],
     }
@@ -212,14 +214,23 @@ def _disk(thresholds: ThresholdsSection) -> list[Rule]:
 
 
 def _infiniband() -> list[Rule]:
+    was_up = (Query(infiniband.COUNTERS["link_downed"], above=0.5),)
     return [
         Rule(
             "InfinibandDegraded",
             "warning",
-            Query(infiniband.STATE, (), "change", HOUR, by=PORT, below=-0.5),
-            "port {port} of {device} is down, and was up within the last {window}",
+            Query(infiniband.STATE, on=PORT, below=ACTIVE, only=was_up),
+            "port {port} of {device} is down, and was up since the driver was loaded",
             lasting=MINUTE,
             variant="down",
+        ),
+        Rule(
+            "InfinibandDegraded",
+            "warning",
+            Query(infiniband.STATE, (), "change", HOUR, on=PORT, below=-0.5, unless=was_up),
+            "port {port} of {device} is down, and was up within the last {window}",
+            lasting=MINUTE,
+            variant="lately",
         ),
         Rule(
             "InfinibandDegraded",
