@@ -301,7 +301,7 @@ def _exported(alert: str, matchers: str, summary: str, meaning: str, targets: Ta
         "expr": f'{HELD}{{alert="{alert}"{matchers}}}',
         "annotations": {
             "summary": own(_label("summary"), summary),
-            "description": own(_OWN, f"{_ABOUT}{meaning}") + more,
+            "description": own(_OWN, f"{_ABOUT}{summary} {meaning}") + more,
             # Prometheus' own begin of an alert is its first scrape of the series.
             "since": own(_label("since"), ""),
             "dashboard_url": own(_label("dashboard_url"), ""),
