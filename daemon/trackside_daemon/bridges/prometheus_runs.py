@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.families import training as f
@@ -16,14 +17,10 @@ from trackside_daemon.model.metric import json_number
 from trackside_daemon.model.records import ENDS
 
 ANSWER_BYTES = 16 * 2**20  # of each of the queries, which are asked at once
-RUNS = 10_000  # most runs of an answer
-OF_RUN = "instance, run"
-# Where the loss of a run is; rank 0 is on one of its machines, and the others have some higher rank as their lowest.
-_LOSSES = ((f.KNOWN["loss"].name, ""), *((f.VALUE.name, f'key="{key}"') for key in ("train/loss", "train_loss")))
-
 Labels: TypeAlias = dict[str, str]
-Key = tuple[str, str]
-"""Instance and name of a run."""
+Key: TypeAlias = frozenset[tuple[str, str]]
+"""The labels of a target, such as instance and cluster, and the name of a run."""
+_OF_SERIES = {"__name__", "rank", "state", "key", *f.RUN_INFO.labels} - {"run"}
 
 
 class _Sample(msgspec.Struct):
@@ -44,12 +41,16 @@ class _Answer(msgspec.Struct):
 QUERIES = {
     "info": f.RUN_INFO.name,
     "state": f"{f.STATE.name} == 1",
-    "step": f"max by ({OF_RUN}) ({f.STEP.name})",
-    "started": f"min by ({OF_RUN}) ({f.STARTED.name})",
-    "ended": f"max by ({OF_RUN}) ({f.ENDED_AT.name})",
+    "step": f"max without (rank) ({f.STEP.name})",
+    "started": f"min without (rank) ({f.STARTED.name})",
+    "ended": f"max without (rank) ({f.ENDED_AT.name})",
+    # Rank 0 is on one of a run's machines, and the others have some higher rank as their lowest.
     **{
-        f"loss{number}": f'{name}{{rank="0",{key}}} or on ({OF_RUN}) {name}{{{key}}}'
-        for number, (name, key) in enumerate(_LOSSES)
+        name: f'{family}{{rank="0",{keys}}} or ignoring (rank) {family}{{{keys}}}'
+        for name, family, keys in (
+            ("loss", f.KNOWN["loss"].name, ""),
+            ("other losses", f.VALUE.name, f'key=~"{"|".join(LOSSES[1:])}"'),
+        )
     },
 }
 
@@ -83,24 +84,24 @@ def live_runs(
     with ThreadPoolExecutor(len(QUERIES), "trackside-fleet") as threads:
         found = dict(zip(QUERIES, threads.map(ask, QUERIES.values()), strict=True))
     losses: dict[Key, tuple[int, float]] = {}
-    for number in range(len(_LOSSES)):
-        of_family = {_key(one): one for one in sorted(found[f"loss{number}"], key=_rank, reverse=True)}
-        for key, one in of_family.items():
-            losses.setdefault(key, (_rank(one), _number(one.value[1])))
+    places = {key: place for place, key in enumerate(LOSSES)}
+    others = sorted(found["other losses"], key=lambda one: (_rank(one), places.get(one.metric.get("key", ""), 0)))
+    for one in (*sorted(found["loss"], key=_rank), *others):
+        losses.setdefault(_key(one), (_rank(one), _number(one.value[1])))
     values: dict[str, dict[Key, Any]] = {
         **{name: {_key(one): _finite(one.value[1]) for one in found[name]} for name in ("step", "started", "ended")},
         "state": {_key(one): one.metric.get("state", "") for one in found["state"]},
         "loss": losses,
     }
     rows = (
-        _row(one.metric, {name: known.get(_key(one)) for name, known in values.items()}, page)
-        for one in found["info"][:RUNS]
+        _row(one.metric, {name: known.get(_key(one)) for name, known in values.items()}, page) for one in found["info"]
     )
-    return sorted(_merged(rows), key=lambda row: -row["started"])
+    return sorted(_merged(rows), key=lambda row: -(row["started"] or 0.0))
 
 
 def _key(one: _Sample) -> Key:
-    return one.metric.get("instance", ""), one.metric.get("run", "")
+    labels = one.metric.items()
+    return frozenset(item for item in labels if item[0] not in _OF_SERIES and not item[0].startswith("exported_"))
 
 
 def _rank(one: _Sample) -> int:
@@ -134,7 +135,7 @@ def _row(info: Labels, values: Mapping[str, Any], page: Callable[[Labels], str])
         "state": state,
         "cause": "",
         "attempt": _whole(info.get("attempt", ""), 1),
-        "started": values["started"] or 0.0,
+        "started": values["started"],
         "ended": values["ended"] if state in ENDS else None,
         "step": None if step is None else int(step),
         "loss": None if loss is None else json_number(loss),
@@ -159,12 +160,14 @@ def _merged(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
             found[row["id"]] = row
         elif known["attempt"] == row["attempt"]:
             first, other = sorted((known, row), key=lambda one: (one["rank"], one["host"]))
-            steps = [one["step"] for one in (first, other) if one["step"] is not None]
+            both = {
+                name: [one[name] for one in (first, other) if one[name] is not None] for name in ("step", "started")
+            }
             hosts = ", ".join(dict.fromkeys(filter(None, (*first["host"].split(", "), other["host"]))))
             merged = {
-                "step": max(steps, default=None),
+                "step": max(both["step"], default=None),
                 "host": hosts,
-                "started": min(first["started"], other["started"]),
+                "started": min(both["started"], default=None),
             }
             found[row["id"]] = {**first, **merged}
     for row in found.values():

@@ -24,6 +24,7 @@ from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
 from trackside_daemon.history.directory import mode_warnings
 from trackside_daemon.http_client.errors import SettingError
+from trackside_daemon.ingest.endpoint import group_id
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.linux.child_process import import_warnings
@@ -162,7 +163,7 @@ class Daemon:
         self._reloaded = True
         self._failed = False
         self._parts = Parts(config, push_socket, ingest_worker, self._url)
-        self._otlp, otlp_address = _otlp_server(config, self._parts.otlp)
+        self._otlp, otlp_address = _otlp_server(config, self._parts.otlp, push_socket.token)
         ways = {"otlp_endpoint": otlp_address, "textfile_directory": config.collector.textfile.directory or None}
         self._status = DaemonStatus(
             self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled, ways=ways
@@ -394,14 +395,14 @@ class Daemon:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _otlp_server(config: Config, collector: OtlpCollector | None) -> tuple[WebServer | None, str | None]:
-    """Return the server of ``otlp.endpoint`` and its address; the address only if anybody on this machine may send there."""
+def _otlp_server(config: Config, collector: OtlpCollector | None, token: Path) -> tuple[WebServer | None, str | None]:
+    """Return the server of ``otlp.endpoint`` and its address; the address only if who may push may send there."""
     if collector is None:
         return None, None
     from trackside_daemon.web.otlp import otlp_server
 
     try:
-        server, address = otlp_server(config.otlp, collector)
+        server, address = otlp_server(config.otlp, collector, group_id(config.push.group, token))
     except (AddressError, SettingError) as error:
         raise StartError(str(error)) from None
     return server, None if config.otlp.token_file else address

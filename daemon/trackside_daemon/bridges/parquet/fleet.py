@@ -108,10 +108,15 @@ def prepared(question: str) -> str:
     raise LookupError(f"{question!r}: no prepared question; write one of: {', '.join(QUESTIONS)}; or --sql")
 
 
-def ask(store: FileStore, sql: str) -> QueryResult:
+def ask(store: FileStore, sql: str, **limits: str | int) -> QueryResult:
     """Return the answer to a query over the tables runs, parts, samples and alerts.
 
     A file that cannot be read is left out, and so is what an archive of an earlier version has twice.
+
+    Args:
+        store: The archive.
+        sql: The query.
+        limits: Settings of DuckDB, such as memory_limit.
 
     Raises:
         ValueError: The query is wrong.
@@ -124,7 +129,7 @@ def ask(store: FileStore, sql: str) -> QueryResult:
     for tries_left in reversed(range(TRIES)):
         names = _names(store, kinds, bad)
         try:
-            columns, rows = _answer(duckdb, store, names, sql)
+            columns, rows = _answer(duckdb.connect(config=limits), store, names, sql)
         except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
             raise _wrong(error) from None
         except duckdb.Error as error:
@@ -157,8 +162,7 @@ def _names(store: FileStore, kinds: list[str], bad: dict[str, str]) -> dict[str,
     return {kind: [name for name in found if name not in bad] for kind, found in names.items()}
 
 
-def _answer(duckdb: Any, store: FileStore, names: dict[str, list[str]], sql: str) -> tuple[list[str], list[Any]]:
-    connection = duckdb.connect()
+def _answer(connection: Any, store: FileStore, names: dict[str, list[str]], sql: str) -> tuple[list[str], list[Any]]:
     try:
         connection.execute("SET TimeZone = 'UTC'")
         for kind, found in names.items():
