@@ -150,6 +150,11 @@ class AutoRun:
             self.begin_next(config={})
 
     @property
+    def has_next(self) -> bool:
+        """The next value opens another run than the last one."""
+        return self._next is not None
+
+    @property
     def is_new(self) -> bool:
         """The open run is one that this opened, and no optimizer has stepped in it."""
         return self.is_own and not self.step
