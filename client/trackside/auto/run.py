@@ -131,7 +131,7 @@ class AutoRun:
             if not (self.step or self._tracked or queue.is_led):
                 return False
             self._base = self._base or queue.session.identity.name
-            queue.close("finished", timeout=END_SECONDS)
+            queue.close("finished", timeout=END_SECONDS, waits=False)
         self._next = suffix if suffix or self._count else None
         self._name = None
         self._is_tracker_over = False

@@ -139,14 +139,17 @@ class Sender:
         self._arrivals.append(session)
         self._waker.wake()
 
-    def end(self, session: Session, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
-        """End a session, and wait at most *timeout* seconds until all of it is committed.
+    def end(
+        self, session: Session, status: str, cause: str, *, provisional: bool, timeout: float, waits: bool = True
+    ) -> None:
+        """End a session, and if this *waits*, wait at most *timeout* seconds until all of it is committed.
 
         Without a daemon this does not wait: everything is written to the spool at once.
         """
         self._ends[session.id] = (status, cause, provisional, min(ARRAY_SECONDS, timeout / 2))
         self._waker.wake()
-        self._wait_until(lambda: session.done, timeout)
+        if waits:
+            self._wait_until(lambda: session.done, timeout)
 
     def settle(self, timeout: float) -> None:
         """Wait at most *timeout* seconds until all sessions, which have ended, are committed, also those that nobody waited for."""
