@@ -265,7 +265,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "get_console": {"bytes": 16, "lines": [[1, "loss 2.31"]], "total": 2, "more": False},
     "get_machine": {"families": ["trackside_host_memory_available_bytes"]},
     "end_process": {"pid": 4711, "signal": "SIGTERM"},
-    "get_status": {"version": "0.1.0", "gpus": [], "nvml": {"error": ""}},
+    "get_status": {"version": __version__, "gpus": [], "nvml": {"error": ""}},
     "rotate_token": {"token": "…"},
     "send_message": {"jsonrpc": "2.0", "id": 1, "result": {"tools": []}},
     "get_silences": {"silences": [_SILENCE]},
@@ -510,7 +510,7 @@ def _place(name: str) -> str:
 def _documented(name: str, what: Any) -> str:
     """Return the section of a function or class: its signature and its docstring, whose lists have a bullet an entry."""
     text = _prose(inspect.getdoc(what) or "")
-    if what is trackside.Run:  # init makes it
+    if what in (trackside.Run, trackside.RunHistory, trackside.Series, trackside.Media):  # functions make them
         return f"\n### {name}\n\n{text}"
     return f"\n### {name}\n\n```text\n{name}{_signature(what)}\n```\n\n{text}"
 

@@ -20,5 +20,6 @@ Object.assign(globalThis, {
   IntersectionObserver: Observer,
   ResizeObserver: Observer,
   document: { hidden: false, addEventListener() {}, createElement: () => ({ getContext: () => ({}) }) },
+  addEventListener() {},
   matchMedia: () => ({ addEventListener() {} }),
 });

@@ -2,12 +2,12 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { matchesSilence } from "/static/alerts/format.js";
-import { readSmoothing, smoothingQuery } from "/static/charts/smoothing_control.js";
+import { readSmoothing, smoothingQuery } from "/static/charts/smoothing.js";
 import { sections } from "/static/run/charts.js";
 import { isLoss, ranges, twins } from "/static/run/keys.js";
 import { HOST_CHARTS, gpuLines, hottest } from "/static/machine/over_time.js";
 import { chartMarks } from "/static/run/marks.js";
-import { totals } from "/static/run/phases.js";
+import { phaseTotals as totals } from "/static/run/tables.js";
 import { Workspace } from "/static/run/workspace.js";
 import { axisOf } from "/static/run/x_axis.js";
 import { grouped, stackText } from "/static/stacks.js";

@@ -98,6 +98,9 @@ def walk(site: Any, tmp_path: Path) -> Any:
             if answer.status_code == 403 and (method == "HEAD" or answer.json()["error"]["reason"] == "role"):
                 refused.add(f"{method} {path}")
             assert answer.status_code != 401, path
+            assert (
+                answer.headers.get("x-trackside-role", role) == role
+            )  # by which the dashboard hides what it may not do
         return refused, wanted
 
     return asked

@@ -84,7 +84,7 @@ class Performance(OfRun, frozen=True, kw_only=True):
         "ratio its own over the median rank's, past over the median of its own before. From straggler_ratio on, "
         "StragglerRank counts a rank as slow. collectives, if NCCL's Inspector measures them, have a row for each "
         "operation and size of a communicator: bandwidth in GB/s in the last tenth of the time, usual before it, peers"
-        " of communicators of the same shape, seconds of an operation, and the slowest GPU."
+        " of communicators of the same shape, seconds of an operation, and waits_for, the GPU for which others wait."
     )
     first: FirstTime = msgspec.field(default=None, name="from")
     last: LastTime = msgspec.field(default=None, name="to")

@@ -47,8 +47,8 @@ class OtlpInSection(Section):
     """The receiver of other programs' metrics over OTLP."""
 
     endpoint: str = setting(
-        "HOST:PORT to accept OTLP metrics on, over HTTP as JSON or protobuf. Another address than loopback needs a "
-        "token.",
+        "HOST:PORT to accept OTLP metrics on, over HTTP as JSON or protobuf. Without a token: on loopback alone, from "
+        "users who may push.",
         "",
         examples=["127.0.0.1:4318"],
     )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
+from end_to_end.conftest import finish
 from playwright.sync_api import Page, expect, sync_playwright
-from processes import DEADLINE, Daemon
+from processes import DEADLINE, ROOT, Daemon, clean_environ
+from processes import start as start_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,6 +86,13 @@ def shared_daemon() -> Iterator[Daemon]:
         running = Daemon(Path(directory), environ=PATIENT)
         yield running
         running.stop()
+
+
+def train(daemon: Daemon, *arguments: str, **environ: str) -> None:
+    """Run Python as a training to its end, for all tests of a file."""
+    more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", **environ}
+    pipes: dict[str, Any] = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), "text": True, "cwd": ROOT}
+    finish(start_process([sys.executable, *arguments], env=clean_environ(more), **pipes))
 
 
 class WatchedTab:

@@ -84,14 +84,8 @@ def fact(page: Page, name: str) -> Locator:
     return page.locator("article > dl dt", has_text=re.compile(f"^{name}$")).locator("xpath=following-sibling::dd[1]")
 
 
-def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
-    daemon: Daemon,
-    start_training: Callable[..., Process],
-    open_page: Callable[..., Page],
-    violations: Callable[[Page], list[str]],
-) -> None:
-    training = start_training(daemon, "-c", DIVERGES)
-    page = open_page(daemon, "/alerts")
+def see_what_fires(page: Page, daemon: Daemon, training: Process, violations: Callable[[Page], list[str]]) -> None:
+    """A NaN appears by itself, and its page has what the API has."""
     row = page.locator(".fires li", has_text="NonFinite")
     expect(row).to_have_count(0)
     page.evaluate("window.notLoadedAgain = true")
@@ -127,14 +121,8 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     assert violations(page) == []
 
 
-def test_an_alert_is_silenced_from_its_page_and_notifies_again(
-    daemon: Daemon,
-    start_training: Callable[..., Process],
-    open_page: Callable[..., Page],
-    violations: Callable[[Page], list[str]],
-) -> None:
-    go_on(start_training(daemon, "-c", DIVERGES))
-    page = open_page(daemon, f"/alerts/{of_name(daemon, 'NonFinite', 'samples')['id']}")
+def silence(page: Page, daemon: Daemon, violations: Callable[[Page], list[str]]) -> None:
+    """The alert is silenced from its page, and notifies again."""
     page.get_by_role("button", name="False alarm", exact=True).click()
     expect(fact(page, "Dismissed")).to_contain_text("as a false alarm")
     assert alerts(daemon, "NonFinite")[0]["dismissed"]["comment"] == ""
@@ -175,20 +163,17 @@ def test_an_alert_is_silenced_from_its_page_and_notifies_again(
     overview["alerts"] = [{**overview["alerts"][0], "severity": "critical", "started": second} for second in range(200)]
     reported = f"event: overview\ndata: {json.dumps(overview)}\n\n"
     page.route("**/api/v1/stream*", lambda route: route.fulfill(body=reported, content_type="text/event-stream"))
-    page.reload()
+    page.goto(f"{daemon.url}/alerts?severity=critical")
     expect(page.locator("#firing")).to_have_text("200+")
     expect(page.get_by_role("link", name="Alerts")).to_have_accessible_name("Alerts 200+")
     expect(page.get_by_text("These are the worst 200. There may be more.")).to_be_visible()
+    page.unroute("**/api/v1/stream*")
+    page.reload()
 
 
-def test_a_past_alert_is_found_again_and_a_test_alert_shows_where_it_arrived(
-    daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]
-) -> None:
-    training = start_training(daemon, "-c", DIVERGES)
+def find_again(page: Page, daemon: Daemon, training: Process) -> None:
+    """A past alert is found again."""
     assert training.stdin is not None
-    go_on(training)
-    of_name(daemon, "NonFinite", "samples")
-    page = open_page(daemon, "/alerts?severity=critical", expected_errors=("404",))
     names = page.locator(".history tbody a.named")
     expect(page.locator(".fires li", has_text="NonFinite")).to_be_visible()
     expect(page.get_by_text("No alerts match.")).to_be_visible()  # what fires is not listed twice
@@ -210,6 +195,18 @@ def test_a_past_alert_is_found_again_and_a_test_alert_shows_where_it_arrived(
     expect(page.get_by_text("nowhere", exact=False).first).to_be_visible()
     expect(names.first).to_be_hidden()
 
+
+def test_an_alert_appears_by_itself_is_explained_silenced_and_found_again_and_a_test_alert_shows_where_it_arrived(
+    daemon: Daemon,
+    start_training: Callable[..., Process],
+    open_page: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    training = start_training(daemon, "-c", DIVERGES)
+    page = open_page(daemon, "/alerts", expected_errors=("404",))
+    see_what_fires(page, daemon, training, violations)
+    silence(page, daemon, violations)
+    find_again(page, daemon, training)
     page.get_by_role("button", name="Silence…", exact=True).first.click()
     expect(page.get_by_label("Pattern of alert")).to_have_value("")
     expect(page.get_by_role("dialog")).to_contain_text("Name the alert, or remove the label to silence all alerts.")

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from end_to_end.dashboard.conftest import train
 from playwright.sync_api import expect
 from processes import eventually
 
@@ -29,6 +30,14 @@ for line in sys.stdin if live else ():
 SMALL, WIDE, ODD = "small", "wide", "<script>"
 
 
+@pytest.fixture(scope="module")
+def trained(shared_daemon: Daemon) -> Daemon:
+    """Return a daemon with two ended runs."""
+    train(shared_daemon, "-c", TRAINING, SMALL, "0.25", "12", "")
+    train(shared_daemon, "-c", TRAINING, WIDE, "0.5", "24", "")
+    return shared_daemon
+
+
 def row(page: Page, name: str) -> Locator:
     return page.locator("table.all-runs tbody tr").filter(has=page.get_by_role("rowheader", name=name, exact=True))
 
@@ -50,13 +59,9 @@ def summaries(daemon: Daemon, run: str, key: str) -> dict[str, Any]:
 
 
 def test_runs_are_chosen_and_put_beside_each_other(
-    daemon: Daemon,
-    open_page: Callable[..., Page],
-    run_training: Callable[..., str],
-    violations: Callable[[Page], list[str]],
+    trained: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
-    run_training(daemon, "-c", TRAINING, SMALL, "0.25", "12", "")
-    run_training(daemon, "-c", TRAINING, WIDE, "0.5", "24", "")
+    daemon = trained
     page = open_page(daemon, "/compare")
     # Without a choice, the newest runs are there.
     expect(page).to_have_url(re.compile(rf"\?run={WIDE}&run={SMALL}$"))
@@ -107,10 +112,9 @@ def test_runs_are_chosen_and_put_beside_each_other(
 
 
 def test_a_view_is_stored_in_the_address_and_continues_with_a_run_that_lives(
-    daemon: Daemon, open_page: Callable[..., Page], run_training: Callable[..., str], start_training: Callable[..., Any]
+    trained: Daemon, open_page: Callable[..., Page], start_training: Callable[..., Any]
 ) -> None:
-    for name, rate in ((SMALL, "0.25"), (WIDE, "0.5")):
-        run_training(daemon, "-c", TRAINING, name, rate, "12", "")
+    daemon = trained
     others = "".join(f"&run=gone-{number}" for number in range(30))
     page = open_page(daemon, f"/compare?run={SMALL}&run={WIDE}&run=gone{others}", expected_errors=("404",))
     expect(page.get_by_text("Showing the first 32 of 33 runs")).to_be_visible()

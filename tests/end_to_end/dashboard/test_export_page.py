@@ -9,6 +9,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from end_to_end.dashboard.conftest import train
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ for step in range(60):
 Samples = dict[tuple[int, str], list[tuple[int, float, float]]]
 
 
-@pytest.fixture
-def trained(daemon: Daemon, run_training: Callable[..., str]) -> Daemon:
+@pytest.fixture(scope="module")
+def trained(shared_daemon: Daemon) -> Daemon:
     """Return a daemon with a run of two ranks."""
     for rank in ("0", "1"):
-        run_training(daemon, "-c", TRAINING, RANK=rank, WORLD_SIZE="2")
-    return daemon
+        train(shared_daemon, "-c", TRAINING, RANK=rank, WORLD_SIZE="2")
+    return shared_daemon
 
 
 def api(daemon: Daemon, asked: str) -> Samples:

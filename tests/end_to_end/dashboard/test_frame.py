@@ -43,31 +43,22 @@ LEFT = """async () => {
   page.abort();
   return answer;
 }"""
-PAGES = ("/", "/runs", "/compare", "/system", "/alerts", "/export")
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_nothing_serious_stands_in_the_way_of_anyone(
-    path: str, shared_daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
+def test_the_pages_are_reached_by_their_links_and_the_browsers_own_way_back_and_nothing_stands_in_the_way_of_anyone(
+    shared_daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
-    page = open_page(shared_daemon, path)
+    page = open_page(shared_daemon, color_scheme="dark")  # their own tests have them light
     expect(page.locator("#live")).to_contain_text("Live")
     expect(page.locator("main h1").first).to_be_visible()
-    assert violations(page) == []
-    page.emulate_media(color_scheme="dark")
-    assert violations(page) == []
-
-
-def test_the_pages_are_reached_by_their_links_and_the_browsers_own_way_back(
-    shared_daemon: Daemon, open_page: Callable[..., Page]
-) -> None:
-    page = open_page(shared_daemon)
-    expect(page.locator("#live")).to_contain_text("Live")
     assert "token" not in page.url
+    assert violations(page) == []
     for name in ("Runs", "Compare", "System", "Alerts", "Export"):
         page.get_by_role("link", name=name).click()
         expect(page).to_have_title(f"{name} · trackside")
         expect(page.locator("nav [aria-current=page]")).to_contain_text(name)
+        expect(page.locator("main h1").first).to_be_visible()
+        assert violations(page) == []
     page.go_back()
     expect(page).to_have_title("Alerts · trackside")
     page.reload()
@@ -121,7 +112,9 @@ def test_a_tab_lives_on_when_its_daemon_falls_silent_or_restarts_but_not_with_an
     expect(page.get_by_label("Filter")).to_have_value("x")
 
 
-def test_a_hidden_tab_receives_nothing(shared_daemon: Daemon, open_page: Callable[..., Page]) -> None:
+def test_a_hidden_tab_receives_nothing_a_dialog_ends_with_its_page_and_rows_keep_the_focus(
+    shared_daemon: Daemon, open_page: Callable[..., Page]
+) -> None:
     page = open_page(shared_daemon, "/system")
     live = page.locator("#live")
     expect(live).to_contain_text("Live")
@@ -130,8 +123,12 @@ def test_a_hidden_tab_receives_nothing(shared_daemon: Daemon, open_page: Callabl
     expect(live).to_have_text("Paused")
     page.evaluate(SEEN, False)
     expect(live).to_contain_text("Live")
+    assert page.evaluate(LEFT) is False
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.evaluate(ROWS) == ["button 3", 0]
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_request_that_is_lost_costs_no_token(
     start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]
 ) -> None:
@@ -170,6 +167,8 @@ def test_a_fragment_opens_no_page_anew_and_an_odd_address_reports_it(
     expect(page.get_by_role("alert")).to_contain_text("run '100%'")
     page.goto(f"{shared_daemon.url}/nope")
     expect(page.get_by_role("alert")).to_contain_text("There is no page /nope.")
+    assert page.evaluate("document.fonts.ready.then(() => document.fonts.check('14px Inter'))")
+    assert page.locator("nav svg").count() == page.locator("nav a").count()
     page.get_by_role("link", name="All runs").click()
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     page.goto(f"{shared_daemon.url}/system")
@@ -180,12 +179,3 @@ def test_a_fragment_opens_no_page_anew_and_an_odd_address_reports_it(
     expect(page).to_have_url(f"{shared_daemon.url}/system#main")
     expect(page.locator("main")).to_be_focused()
     assert heading.evaluate("heading => heading.mine")
-
-
-def test_a_dialog_ends_with_its_page_and_rows_keep_the_focus(
-    shared_daemon: Daemon, open_page: Callable[..., Page]
-) -> None:
-    page = open_page(shared_daemon)
-    assert page.evaluate(LEFT) is False
-    expect(page.get_by_role("dialog")).to_have_count(0)
-    assert page.evaluate(ROWS) == ["button 3", 0]

@@ -208,28 +208,18 @@ def test_an_ended_run_is_shown_and_found_kept_deleted_and_compared_in_the_table(
     assert parse_qs(urlsplit(page.url).query) == {"run": [runs["given-up"]["id"], live]}
 
 
-@pytest.mark.parametrize("fragment", ["", "#token=wrong"])
 def test_without_the_token_the_page_names_what_is_missing_and_where_it_lies(
-    fragment: str, shared_daemon: Daemon, shared_context: BrowserContext
+    shared_daemon: Daemon, shared_context: BrowserContext
 ) -> None:
     daemon = shared_daemon
     with shared_context.new_page() as page:
-        page.goto(f"{daemon.url}/{fragment}")
-        expect(page.get_by_role("alert")).to_contain_text("trackside token")
-        expect(page.get_by_role("alert")).to_contain_text(str(daemon.directory / "push.token"))
+        for fragment in ("", "#token=wrong"):
+            page.goto(f"{daemon.url}/{fragment}")
+            expect(page.get_by_role("alert")).to_contain_text("trackside token")
+            expect(page.get_by_role("alert")).to_contain_text(str(daemon.directory / "push.token"))
         page.goto(f"{daemon.url}/#token={(daemon.directory / 'push.token').read_text().strip()}")
-        expect(page.get_by_text("No runs yet.")).to_be_visible()
+        expect(page.locator("#live")).to_contain_text("Live")
         assert "token" not in page.url
-
-
-def test_without_a_run_the_page_shows_the_lines_to_add(
-    shared_daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
-) -> None:
-    page = open_page(shared_daemon)
-    expect(page.locator("main")).to_contain_text("No runs yet. Add trackside.push(step=step, loss=loss)")
-    expect(page.locator("pre")).to_contain_text("import trackside")
-    expect(page.get_by_text("Ended last")).to_be_hidden()
-    assert violations(page) == []
 
 
 def test_the_page_asks_no_other_host_and_has_nothing_inline(shared_daemon: Daemon) -> None:
@@ -250,14 +240,17 @@ def test_the_page_asks_no_other_host_and_has_nothing_inline(shared_daemon: Daemo
         assert not found, (file, found)
 
 
-@pytest.mark.parametrize("fragment", ["", "#token=of-another-time"])
-def test_with_a_password_of_the_web_configuration_it_needs_no_token(
-    start_daemon: Callable[..., Daemon], browser: Browser, tmp_path: Path, fragment: str
+def test_with_a_password_of_the_web_configuration_it_needs_no_token_and_without_a_run_has_the_lines_to_add(
+    start_daemon: Callable[..., Daemon], browser: Browser, tmp_path: Path, violations: Callable[[Page], list[str]]
 ) -> None:
     (tmp_path / "web.yml").write_text(f"basic_auth_users: {{ada: '{hashed('lovelace')}'}}")
     flags = (f"--web.config.file={tmp_path}/web.yml", "--no-collector.gpu")
     daemon = start_daemon(*flags, asking={"auth": ("ada", "lovelace")})
-    with browser.new_context() as context:
-        page = context.new_page()
-        page.goto(daemon.url.replace("//", "//ada:lovelace@") + f"/{fragment}")
-        expect(page.get_by_text("No runs yet. Add trackside.push")).to_be_visible()
+    for fragment in ("", "#token=of-another-time"):
+        with browser.new_context() as context:
+            page = context.new_page()
+            page.goto(daemon.url.replace("//", "//ada:lovelace@") + f"/{fragment}")
+            expect(page.locator("main")).to_contain_text("No runs yet. Add trackside.push(step=step, loss=loss)")
+            expect(page.locator("pre")).to_contain_text("import trackside")
+            expect(page.get_by_text("Ended last")).to_be_hidden()
+            assert fragment or violations(page) == []

@@ -44,7 +44,7 @@ def report(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("scheme", "width"), [pytest.param("light", 1280, marks=pytest.mark.only_soak), ("dark", 390)])
 def test_a_report_works_without_a_network(
     browser: Browser, report: Path, violations: Callable[[Page], list[str]], scheme: str, width: int
 ) -> None:

@@ -82,7 +82,27 @@ def ray(tmp_path: Path) -> Iterator[Ray]:
     service.stop()
 
 
-def test_it_shows_what_the_api_has(
+def pause(page: Page, daemon: Daemon, violations: Callable[[Page], list[str]]) -> None:
+    """The GPUs are let go of and read again by buttons."""
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.emulate_media(color_scheme="dark")
+    gpus = page.locator("main .cards > li")
+    eventually(lambda: page.evaluate("document.documentElement.scrollWidth") == 390)
+    page.get_by_role("button", name="Pause reading").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert daemon.api("status").json()["nvml"]["paused_until"] is None
+    page.get_by_role("button", name="Pause reading").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.get_by_text(re.compile(r"^Paused until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.$"))).to_be_visible()
+    assert daemon.api("status").json()["nvml"]["paused_until"] is not None
+    expect(gpus).to_have_count(0)
+    assert violations(page) == []
+    page.get_by_role("button", name="Resume reading").click()
+    expect(gpus).to_have_count(8)
+    assert daemon.api("status").json()["nvml"]["paused_until"] is None
+
+
+def test_it_shows_what_the_api_has_and_pauses_the_gpus(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., subprocess.Popen[str]],
     open_page: Callable[..., Page],
@@ -144,28 +164,7 @@ def test_it_shows_what_the_api_has(
 
     training.kill()
     expect(page.get_by_text("No training processes run on this machine.")).to_be_visible()
-
-
-def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
-    start_daemon: Callable[..., Daemon], open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
-) -> None:
-    daemon = start_daemon("--collector.gpu.simulate=2")
-    page = open_page(daemon, "/system", width=390, color_scheme="dark")
-    gpus = page.locator("main .cards > li")
-    expect(gpus).to_have_count(2)
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    page.get_by_role("button", name="Pause reading").click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-    assert daemon.api("status").json()["nvml"]["paused_until"] is None
-    page.get_by_role("button", name="Pause reading").click()
-    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
-    expect(page.get_by_text(re.compile(r"^Paused until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.$"))).to_be_visible()
-    assert daemon.api("status").json()["nvml"]["paused_until"] is not None
-    expect(gpus).to_have_count(0)
-    assert violations(page) == []
-    page.get_by_role("button", name="Resume reading").click()
-    expect(gpus).to_have_count(2)
-    assert daemon.api("status").json()["nvml"]["paused_until"] is None
+    pause(page, daemon, violations)
 
 
 def test_a_value_that_a_gpu_refuses_is_shown_with_the_reason_and_a_lost_gpu_has_no_numbers(
@@ -192,6 +191,7 @@ def test_a_value_that_a_gpu_refuses_is_shown_with_the_reason_and_a_lost_gpu_has_
     expect(page.locator(".gpus > li").nth(0)).to_contain_text("%")
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_without_gpus_the_page_shows_it(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
     page = open_page(start_daemon("--no-collector.gpu"), "/system")
     expect(page.get_by_text("the daemon was started with --no-collector.gpu")).to_be_visible()

@@ -95,7 +95,8 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
     new = [run for run in distinct.values() if run.id not in known]
     if len(new) < len(distinct):
         warn(f"{place}: {len(distinct) - len(new)} of {len(found)} runs are in the history already")
-    statuses = [_import_run(source, run, f"{name}/{run.name}" if name else "", "") for run in new]
+    with source.changes():
+        statuses = [_import_run(source, run, f"{name}/{run.name}" if name else "", "") for run in new]
     return max([*statuses, 2 if broken else 0])
 
 

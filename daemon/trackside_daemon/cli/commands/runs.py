@@ -273,9 +273,10 @@ def delete(
             sure = answer.strip().lower() in {"y", "yes"}
             if not sure:
                 raise CommandError("nothing was deleted; --yes deletes without confirmation")
-        for uid, described in found.items():
-            source.delete(uid)
-            typer.echo(f"deleted: {_named(described)}")
+        with source.changes():
+            for uid, described in found.items():
+                source.delete(uid)
+                typer.echo(f"deleted: {_named(described)}")
 
 
 def _sorted(listed: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:

@@ -150,7 +150,7 @@ class TokenMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        await (self._refuse(scope) or self._app)(scope, receive, _with_defaults(send, scope["path"]))
+        await (self._refuse(scope) or self._app)(scope, receive, _with_defaults(send, scope))
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         path = scope["path"]
@@ -196,14 +196,15 @@ def role_error(scope: Scope, needed: Role) -> JSONResponse | None:
     )
 
 
-def _with_defaults(send: Send, path: str) -> Send:
+def _with_defaults(send: Send, scope: Scope) -> Send:
     """Return a `send` that adds headers which the response does not set itself."""
 
     async def send_with_defaults(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.setdefault("X-Content-Type-Options", "nosniff")  # names of runs must not become a page
-            if path.startswith("/api/"):
+            if scope["path"].startswith("/api/"):
+                headers.setdefault("X-Trackside-Role", scope.get(ROLE) or "")  # the page hides what the role may not do
                 headers.setdefault("Cache-Control", "no-store")  # caches do not know the token
         await send(message)
 

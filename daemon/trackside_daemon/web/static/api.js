@@ -70,6 +70,7 @@ async function send(path, options, token) {
   const credentials = token ? "omit" : "same-origin";
   const answer = await withNetworkErrors(fetch(`${location.origin}/api/v1/${path}`,
     { ...options, headers, credentials }));
+  document.documentElement.dataset.role = answer.headers.get("x-trackside-role") ?? "";
   if (answer.ok) return answer;
   const { error } = await answer.json().catch(() => ({ error: { reason: "error", message: answer.statusText } }));
   throw new ApiError(error, answer.status);

@@ -10,7 +10,6 @@ import { isShown, noteAddress, setQuery, writeAddress } from "/static/address.js
 import { UnreachableError, storeToken, subscribe, withNetworkErrors, keepToken } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
-import { toggleTheme } from "/static/theme.js";
 
 const HELP = { "/": "search", "j, k": "next, previous chart or run", x: "select the run",
   f: "the chart over the full width", p: "pin the chart to the top", "[, ]": "move the chart",
@@ -203,9 +202,7 @@ function explanation(problem) {
 function markCurrentPage(first) {
   for (const link of document.querySelectorAll("nav a")) {
     link.removeAttribute("aria-current");
-    if (link.getAttribute("href") !== `/${first}`) continue;
-    link.setAttribute("aria-current", "page");
-    link.scrollIntoView({ block: "nearest", inline: "nearest" }); // On a phone, the list is wider than the screen.
+    if (link.getAttribute("href") === `/${first}`) link.setAttribute("aria-current", "page");
   }
 }
 
@@ -275,4 +272,20 @@ function tokenForm(problem, wasOpen, onToken) {
     h("p", {}, "In a terminal on the daemon's machine, ", h("code", {}, "trackside token"), " prints the token, and ",
       h("code", {}, "trackside open"), " a link with it."),
     h("p.quiet", {}, `The daemon's answer: ${problem.message}.`));
+}
+
+const ofSystem = () => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+
+// Switches to the other theme. The one that the system has is not stored, so that the page follows it again.
+function toggleTheme() {
+  const { dataset } = document.documentElement;
+  const next = (dataset.theme ?? ofSystem()) === "dark" ? "light" : "dark";
+  if (next === ofSystem()) {
+    localStorage.removeItem("theme");
+    delete dataset.theme;
+  } else {
+    localStorage.setItem("theme", next);
+    dataset.theme = next;
+  }
+  dispatchEvent(new Event("themechange"));
 }

@@ -213,3 +213,19 @@ export function download(blob, name) {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
+
+// Strokes in the color of the text.
+const ICONS = {
+  full: "M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4",
+  png: "M8 2v8M4.5 6.5 8 10l3.5-3.5M2 13.5h12",
+  settings: "M2 4.5h7M13 4.5h1M2 11.5h1M7 11.5h7M11 2.5v4M5 9.5v4",
+  hide: "M4 4l8 8M12 4l-8 8",
+  pin: "M5.5 2h5l-.8 4.5L12 9H4l2.3-2.5zM8 9v5",
+  drag: "M5.5 3.5h.01M10.5 3.5h.01M5.5 8h.01M10.5 8h.01M5.5 12.5h.01M10.5 12.5h.01",
+};
+
+// Returns a button that shows only an icon, with its label for screen readers and as a title, and the role it needs.
+export function icon(name, label, onclick, role = "read") {
+  const picture = svg("svg.picture", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
+  return h(`button.icon.needs-${role}`, { "aria-label": label, title: label, onclick }, picture);
+}

@@ -130,8 +130,8 @@ class AlertPage {
     this.about = h("dl.facts");
     this.silent = h("ul.silences");
     this.evidence = h("div");
-    this.silenceButton = h("button", { onclick: () => this.#silence() }, "Silence…");
-    this.dismissButton = h("button", { onclick: () => this.#dismiss() });
+    this.silenceButton = h("button.needs-write", { onclick: () => this.#silence() }, "Silence…");
+    this.dismissButton = h("button.needs-write", { onclick: () => this.#dismiss() });
     const buttons = [h("span.grow"), this.dismissButton, this.silenceButton];
     const tools = h("div.tools.titled", {}, this.title, this.heading, buttons);
     const parts = [this.status, this.summary, this.description, this.silent, this.about, this.evidence];

@@ -35,8 +35,9 @@ function firingRow(first, onSilence) {
   const summary = h("p");
   const began = h("span.quiet.when");
   const silent = h("span.quiet.when");
-  const button = h("button", { "aria-label": `Silence ${first.alert}${first.name ? ` of ${first.name}` : ""}`,
-    onclick: () => onSilence(newest) }, "Silence…");
+  const title = first.alert + (first.name ? ` of ${first.name}` : "");
+  const silence = { "aria-label": `Silence ${title}`, onclick: () => onSilence(newest) };
+  const button = h("button.needs-write", silence, "Silence…");
   const description = h("div", {}, h("div.line", {}, name, runLink(first), h("span.quiet", {}, about.join(", "))),
     summary);
   const element = h("li", {}, severity, description, h("div.side", {}, began, silent, button));

@@ -46,7 +46,7 @@ export function endButton(silence, onEnded) {
       onEnded(problem.message);
     }
   };
-  const button = h("button", { "aria-label": `End the silence of ${about}`, onclick: end }, "End");
+  const button = h("button.needs-write", { "aria-label": `End the silence of ${about}`, onclick: end }, "End");
   return button;
 }
 

@@ -10,8 +10,7 @@ import { attachTouch, attachWheelPan, handleKey, startPan } from "/static/charts
 import { chartSettings } from "/static/charts/settings.js";
 import { smooth, withSurroundings } from "/static/charts/smoothing.js";
 import { fileName } from "/static/export/files.js";
-import { download, h, setText, setTitle } from "/static/dom.js";
-import { icon } from "/static/icons.js";
+import { download, h, setText, setTitle, icon } from "/static/dom.js";
 import { number, short, span, when } from "/static/format.js";
 
 const RELOAD_MS = 2000; // Interval of automatic reloads; all charts reload on the same beat.

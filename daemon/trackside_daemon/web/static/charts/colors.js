@@ -1,6 +1,6 @@
 // Colors for canvases: those of the series, which also differ in lightness, and those of the page.
 
-const style = () => getComputedStyle(document.documentElement);
+const known = new Map();
 
 export const COLORS = 12;
 /** @type {[string, number[]][]} */
@@ -21,13 +21,17 @@ export function paintSwatch(swatch, index) {
 }
 
 export function themeColor(name) {
-  return style().getPropertyValue(`--${name}`).trim();
+  if (!known.has(name))
+    known.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return known.get(name);
 }
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+onThemeChange(() => known.clear());
+
 // Calls `call` when the page switches between light and dark, until `signal` is aborted.
-export function onThemeChange(call, signal) {
+export function onThemeChange(call, signal = undefined) {
   dark.addEventListener("change", call, { signal });
   addEventListener("themechange", call, { signal });
 }

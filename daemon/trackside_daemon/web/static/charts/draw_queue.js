@@ -22,18 +22,11 @@ export function loadSoon(chart) {
 function next() {
   frame = undefined;
   const end = performance.now() + LOAD_MS;
-  some(toLoad, (chart) => {
+  for (const chart of toLoad) {
+    toLoad.delete(chart);
     chart.loadNow();
-    return performance.now() > end;
-  });
-  some(toDraw, (chart) => chart.drawNow());
-  if (toDraw.size || toLoad.size) frame = requestAnimationFrame(next);
-}
-
-// Calls `call` with each chart until it returns true.
-function some(charts, call) {
-  for (const chart of charts) {
-    charts.delete(chart);
-    if (call(chart)) return;
+    if (performance.now() > end) break;
   }
+  for (const chart of toDraw) if (toDraw.delete(chart) && chart.drawNow()) break;
+  if (toDraw.size || toLoad.size) frame = requestAnimationFrame(next);
 }

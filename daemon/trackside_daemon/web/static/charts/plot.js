@@ -14,6 +14,22 @@ const END_CHARACTERS = 10; // Names differ at their ends.
 const LINE_HEIGHT = 12;
 const GAP = 5;
 const measure = document.createElement("canvas").getContext("2d");
+const widths = new Map();
+document.fonts?.addEventListener("loadingdone", () => widths.clear());
+
+// Returns the width of a text, from those of its characters, of which there are few.
+function textWidth(text, font) {
+  let width = 0;
+  for (const character of text) {
+    const name = font + character;
+    if (!widths.has(name)) {
+      measure.font = font;
+      widths.set(name, measure.measureText(character).width);
+    }
+    width += widths.get(name);
+  }
+  return width;
+}
 
 // Returns uPlot's options for a view and handlers { onSelect(from, to), onMove(u), onPan(event) }.
 /** @returns {uPlot.Options} */
@@ -88,11 +104,7 @@ function axes(view) {
     ticks: { show: false } };
   const values = (u, splits) => (view.format === number
     ? tickTexts(splits, view.log) : splits.map((item) => (item === null ? "" : view.format(item))));
-  const width = (u, texts) => {
-    if (!texts) return 50;
-    u.ctx.font = u.axes[1].font[0];
-    return Math.max(44, 14 + Math.max(...texts.map((text) => u.ctx.measureText(text).width)) / devicePixelRatio);
-  };
+  const width = (u, texts) => (texts ? Math.max(44, 14 + Math.max(...texts.map((text) => textWidth(text, FONT)))) : 50);
   const increments = view.binary
     ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : { incrs: INCREMENTS };
   const logSplitOptions = view.log ? { splits: logSplits, filter: (u, splits) => splits } : {};
@@ -347,9 +359,7 @@ export function valuesAt(drawn, x) {
 
 // Returns the width in pixels that the labels need beside the plot.
 function endLabelWidth({ drawn }) {
-  measure.font = LABEL_FONT;
-  const widths = labels(drawn).map(({ text }) => measure.measureText(text).width);
-  return Math.ceil(Math.max(10, ...widths) + 2 * GAP);
+  return Math.ceil(Math.max(10, ...labels(drawn).map(({ text }) => textWidth(text, LABEL_FONT))) + 2 * GAP);
 }
 
 // Each line's last value within the window { text, index, value }.

@@ -1,7 +1,6 @@
 // The settings of one chart: its scale and its range, in a small panel.
 
-import { h, checkbox, choices } from "/static/dom.js";
-import { icon } from "/static/icons.js";
+import { h, checkbox, choices, icon } from "/static/dom.js";
 
 // What a chart of two keys shows, by how it is stored.
 export const FORMULAS = { "": "and", "-": "−", "/": "÷" };

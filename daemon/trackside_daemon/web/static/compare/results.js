@@ -1,9 +1,8 @@
 // What came of runs, and what differs between them, in one table: a row of each run, with its settings and its results.
 
 import { getJson, query } from "/static/api.js";
-import { h, rerender, setText, checkbox, unseen } from "/static/dom.js";
+import { h, rerender, setText, checkbox, unseen, icon } from "/static/dom.js";
 import { number, percent, plural, real } from "/static/format.js";
-import { icon } from "/static/icons.js";
 import { factsOf, settingsOf } from "/static/run/tables.js";
 import { columnOf, sorted } from "/static/runs/columns.js";
 import { RunTable } from "/static/runs/table.js";

@@ -85,8 +85,8 @@ function updateUnavailable(element, unavailable) {
 export function gpuPause(onChange, signal) {
   const stateText = h("p.quiet", { role: "status" });
   const holders = h("p.warn", { role: "alert" });
-  const pause = h("button", { onclick: () => runAction(pauseReading) }, "Pause reading");
-  const resume = h("button.strong", { onclick: () => runAction(resumeReading) }, "Resume reading");
+  const pause = h("button.needs-admin", { onclick: () => runAction(pauseReading) }, "Pause reading");
+  const resume = h("button.strong.needs-admin", { onclick: () => runAction(resumeReading) }, "Resume reading");
   const root = h("div.tools.pausing", {}, stateText, pause, resume, holders);
 
   async function runAction(call) {

@@ -6,15 +6,16 @@ import { query } from "/static/api.js";
 
 const MAX_COMPARED = 32; // As on Compare and Export.
 
-// `actions` are buttons beside Compare: a label, and what it does with the ids. `listed()` returns the ids as they are
-// listed, among which a click with Shift selects all from the one before.
+// `actions` are buttons beside Compare: a label, the role that it needs, and what it does with the ids. `listed()`
+// returns the ids as they are listed, among which a click with Shift selects all from the one before.
 export function runSelection(actions = [], listed = () => []) {
   const selected = new Set();
   const boxes = new Map();
   let last;
   const count = h("span", { role: "status" });
   const links = { compare: h("a.button.strong", {}, "Compare"), export: h("a.button", {}, "Export") };
-  const buttons = actions.map(([label, act]) => h("button", { onclick: () => act([...selected]) }, label));
+  const buttons = actions.map(([label, role, act]) =>
+    h(`button.needs-${role}`, { onclick: () => act([...selected]) }, label));
   const clear = h("button", { onclick: () => set([...selected], false) }, "Clear");
   const root = h("div.chosen", { hidden: true }, count, Object.values(links), buttons, clear);
 

@@ -67,8 +67,8 @@ function alertsPage(/** @type {Address} */ address) {
 
   const silence = () => openSilenceDialog({ alert: "" }, onDone, address.signal);
   const buttons = [
-    h("button", { onclick: silence }, "Silence…"),
-    h("button", { onclick: () => openTestDialog(address.signal) }, "Send a test alert…"),
+    h("button.needs-write", { onclick: silence }, "Silence…"),
+    h("button.needs-write", { onclick: () => openTestDialog(address.signal) }, "Send a test alert…"),
   ];
   const parts = [
     [h("h2", {}, "Firing"), firingPart.root],

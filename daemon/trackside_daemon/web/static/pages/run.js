@@ -9,16 +9,14 @@ import { Checkpoints } from "/static/run/checkpoints.js";
 import { Diagnosis } from "/static/run/diagnosis.js";
 import { Ending } from "/static/run/ending.js";
 import { editRun } from "/static/runs/edit.js";
-import { Header } from "/static/run/header.js";
+import { Header, openShareDialog } from "/static/run/header.js";
 import { Layers } from "/static/run/layers.js";
 import { Machine } from "/static/run/machine.js";
 import { Performance } from "/static/run/performance.js";
 import { chartMarks } from "/static/run/marks.js";
 import { Media } from "/static/run/media.js";
 import { Reinforcement } from "/static/run/reinforcement.js";
-import { phases } from "/static/run/phases.js";
-import { attempts, configuration, Metrics, model } from "/static/run/tables.js";
-import { openShareDialog } from "/static/run/share.js";
+import { attempts, configuration, Metrics, model, phases } from "/static/run/tables.js";
 import { controls, Workspace, columnSelect } from "/static/run/workspace.js";
 import { h, ENDED } from "/static/dom.js";
 
@@ -101,7 +99,7 @@ class RunPage {
     this.signal = address.signal;
     this.reload = coalesce(() => this.#load());
     this.loadedAt = performance.now();
-    this.newest = "";
+    this.newest = newestOf(run, run.metrics.map((metric) => metric.last_time));
     this.allMarks = [];
     this.selection = controls(address, (changes) => this.#changed(changes));
     const note = (text) => post(`${runPath(run.id)}/about`, { notes: text }).finally(this.reload);
@@ -122,8 +120,9 @@ class RunPage {
       new Section(run, address.signal));
     const [ending, media] = [new Ending(run, address.signal), new Media(run, address.signal)];
     const [phaseTimes, config, architecture, attemptTable] = [phases(), configuration(), model(), attempts()];
-    this.sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures,
+    const sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures,
       phaseTimes, config, architecture, attemptTable];
+    this.sections = [];
     const times = { root: h("div.pair.run-times", {}, this.performance.ledger, phaseTimes.root) };
     /** @type {[string, string, { root: HTMLElement }[]][]} */
     const tabs = [
@@ -145,6 +144,15 @@ class RunPage {
     this.root = h("div.run-page", {}, this.head.root, this.tabs.root);
     this.#show(run);
     this.head.updateExportLink(onSteps(this.selection), this.charts.filtered);
+    this.#showOthers(sections);
+  }
+
+  // What the other tabs have comes after the first charts, since a browser has few connections.
+  async #showOthers(sections) {
+    if (this.tabs.selected === "charts" && this.run.metrics.length) await this.charts.loaded;
+    if (this.signal.aborted) return;
+    this.sections = sections;
+    for (const item of sections) item.update(this.run);
     this.#loadMarks();
   }
 
@@ -195,9 +203,9 @@ class RunPage {
   // Called with the newest values of every key.
   updateRun(data) {
     const times = Object.values(data.values).flatMap((ranks) => Object.values(ranks).map((item) => item[1]));
-    const newest = `${data.state} ${data.step} ${Math.max(...times)}`;
-    if (newest === this.newest) return;
-    const changed = this.newest && data.state !== this.run.state;
+    const newest = newestOf(data, times);
+    if (newest === this.newest) return; // As the charts have it.
+    const changed = data.state !== this.run.state;
     this.newest = newest;
     this.head.updateLive({ newest: data });
     this.reinforcement.refresh();
@@ -243,6 +251,8 @@ class RunPage {
     this.performance.set({ marks });
   }
 }
+
+const newestOf = (/** @type {Run | NewestValues} */ { state, step }, times) => `${state} ${step} ${Math.max(...times)}`;
 
 // The selection for parts that only have steps and times, to which a window of another axis does not apply.
 function onSteps(selection) {

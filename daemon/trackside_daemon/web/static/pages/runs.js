@@ -1,9 +1,8 @@
 // All runs of this machine, or of all machines (Fleet, read only): sorted, filtered, grouped; kept in the address.
 
 import { getJson, query, post, remove, runPath } from "/static/api.js";
-import { h, setText, ENDED, fillSelect, unseen } from "/static/dom.js";
+import { h, setText, ENDED, fillSelect, unseen, icon } from "/static/dom.js";
 import { plural } from "/static/format.js";
-import { icon } from "/static/icons.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels, liveFirst } from "/static/picker.js";
 import { RUNS_MS, isDue } from "/static/polling.js";
@@ -36,6 +35,7 @@ class Runs {
     this.signal = signal;
     this.runs = [];
     this.keys = [];
+    this.notes = []; // What is not read yet.
     this.now = Date.now() / 1000;
     this.loadedAt = 0;
     const sort = params.get("sort") ?? "-started";
@@ -43,8 +43,8 @@ class Runs {
     this.sort = { id: sort.replace(/^-/, ""), descending: sort.startsWith("-") };
     this.group = params.get("group") ?? "";
     this.widths = readWidths();
-    this.selection = runSelection([["Tag", (ids) => this.#tag(ids)], ["Pin", (ids) => this.#pin(ids)],
-      ["Delete", (ids) => this.#delete(ids)]], () => this.listed.map((run) => run.id));
+    this.selection = runSelection([["Tag", "write", (ids) => this.#tag(ids)], ["Pin", "write", (ids) => this.#pin(ids)],
+      ["Delete", "admin", (ids) => this.#delete(ids)]], () => this.listed.map((run) => run.id));
     this.listed = [];
     this.deleted = new Set();
     this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
@@ -87,12 +87,12 @@ class Runs {
     try {
       const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key)
         .filter(Boolean))];
-      const [{ runs, problems = [] }, { keys }] = await Promise.all(this.isFleet
+      const [{ runs, problems = [], notes = [] }, { keys }] = await Promise.all(this.isFleet
         ? [getJson("fleet", this.signal), { keys: [] }]
         : [getJson(`runs?${query({ config: true, metric })}`, this.signal), getJson("keys", this.signal)]);
       const names = labels(runs);
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
-      this.keys = keys;
+      [this.keys, this.notes] = [keys, notes];
       setText(this.error, problems.join(". "));
       await this.#search();
     } catch (problem) {
@@ -106,7 +106,7 @@ class Runs {
     this.now = overview.time;
     const seen = overview.runs.map((run) => `${run.id} ${run.state}`).join();
     const isLive = this.isFleet || overview.runs.some((run) => !ENDED.has(run.state));
-    const due = isDue(this.loadedAt, RUNS_MS) && isLive;
+    const due = (this.notes.length || isDue(this.loadedAt, RUNS_MS)) && isLive;
     const isEditing = this.root.contains(document.activeElement) && document.activeElement.matches(".grip, select");
     if ((seen !== this.seen && this.seen !== undefined) || (due && !isEditing)) this.load().catch(() => {});
     this.seen = seen;
@@ -130,7 +130,7 @@ class Runs {
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
     const count = this.found
       ? `${found.length} of ${plural(this.runs.length, "run")}` : plural(this.runs.length, "run");
-    setText(this.hint, this.problem ?? (this.found?.hint || count));
+    setText(this.hint, this.problem ?? [this.found?.hint || count, ...this.notes].join(". "));
     this.hint.classList.toggle("bad", Boolean(this.problem));
     this.chips.hidden = !(this.found?.terms.length > 1);
     this.chips.replaceChildren(...(this.found?.terms ?? []).map((term, index, terms) =>
@@ -146,11 +146,9 @@ class Runs {
     this.request = controller;
     this.problem = undefined;
     try {
-      if (text) {
-        const { runs, terms, hint } = await getJson(`${this.isFleet ? "fleet" : "runs"}?${query({ query: text })}`,
-          AbortSignal.any([this.signal, controller.signal]));
-        this.found = { ids: new Set(runs.map((run) => run.id)), terms, hint };
-      } else this.found = undefined;
+      const found = text && await getJson(`${this.isFleet ? "fleet" : "runs"}?${query({ query: text })}`,
+        AbortSignal.any([this.signal, controller.signal]));
+      this.found = text ? { ...found, ids: new Set(found.runs.map((run) => run.id)) } : undefined;
     } catch (problem) {
       if (controller.signal.aborted) return;
       if (this.signal.aborted || problem.status === 401) throw problem;
@@ -223,7 +221,7 @@ class Runs {
   #leads(run) {
     if (!run) return [this.selection.allBox(), unseen("Edit")];
     const edit = () => this.#edit(run).catch(() => {}); // The page may be left meanwhile.
-    return [this.selection.box(run), icon("settings", `Edit ${run.label}`, edit)];
+    return [this.selection.box(run), icon("settings", `Edit ${run.label}`, edit, "write")];
   }
 
   // The selected runs, also those that the filter does not list now.

@@ -108,7 +108,7 @@ function processRow(first, end) {
     `: ${first.rank}`);
   if (first.role === "gpu") at.role.append(badge("info", "not a training"));
   const button = first.run
-    ? h("button.small", { "aria-label": `End process ${first.pid}`, onclick: () => end(first) }, "End")
+    ? h("button.small.needs-admin", { "aria-label": `End process ${first.pid}`, onclick: () => end(first) }, "End")
     : "";
   const row = h("tr", {}, cells, h("td", {}, button));
   row.update = (item) => {

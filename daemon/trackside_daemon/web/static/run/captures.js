@@ -28,7 +28,7 @@ export class Captures {
     const begin = (body) => () => this.#begin(body);
     const buttons = [["Record 10 steps", {}], ["Record with Python stacks", { stacks: true }],
       ["Record memory", { kind: "memory" }]];
-    this.buttons = buttons.map(([text, body]) => h("button.small", { onclick: begin(body) }, text));
+    this.buttons = buttons.map(([text, body]) => h("button.small.needs-write", { onclick: begin(body) }, text));
     this.count = h("span.quiet");
     this.status = h("p.quiet", { role: "status" });
     this.list = h("div");

@@ -6,10 +6,9 @@ import { downloadReport } from "/static/export/files.js";
 import { calculated, isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { FORMULAS } from "/static/charts/settings.js";
-import { h, rerender, syncRows, setText, setTitle } from "/static/dom.js";
+import { h, rerender, syncRows, setText, setTitle, icon } from "/static/dom.js";
 import { betterDirection, isLoss, keyFilter, twins } from "/static/run/keys.js";
 import { plural, real } from "/static/format.js";
-import { icon } from "/static/icons.js";
 
 const MAX_OPEN = 48; // Sections with more charts start closed.
 const MAX_BUCKETS = 100_000; // Per request for several keys; the daemon reduces larger requests.
@@ -20,7 +19,9 @@ const AROUND_SPANS = 4; // Its width on each side in spans of the smoothing.
 const PINNED = "Pinned";
 const FAR = 5; // Times as large values of a second key have an axis of their own.
 
+const LONG_MS = 1000;
 const DELAY_MS = 10; // Requests within this time are combined.
+const ROWS_KEYS = 6; // Keys of one request for what a chart has not shown yet: the first charts need not wait for all.
 
 const TYPE = "text/x-trackside-chart";
 
@@ -36,6 +37,11 @@ export class Charts {
     this.charts = new Map();
     this.marks = [];
     this.batch = new SeriesBatch(signal);
+    // Settled when the first charts have their data, or take long.
+    this.loaded = new Promise((go) => {
+      this.onLoaded = () => go(undefined);
+      setTimeout(go, LONG_MS);
+    });
     this.axis = new AxisTable(run, signal);
     this.sections = h("div");
     this.emptyText = h("p.quiet");
@@ -211,10 +217,10 @@ export class Charts {
     const { ranks, attempt } = this.selection;
     const ranksQuery = { lowest: {}, all: { rank: "all" }, band: { ranks: "band" } }[ranks];
     const params = { run: this.id, by, from, to, points, attempt, mean: true, ...ranksQuery };
-    const maxKeys = Math.floor(MAX_BUCKETS / points / this.attempts);
-    const batch = isReload && ranks === "lowest" && maxKeys > 1;
-    if (batch) return this.batch.series(key, params, maxKeys);
-    return getSeries({ ...params, key }, signal);
+    const maxKeys = Math.min(isReload ? Infinity : ROWS_KEYS, Math.floor(MAX_BUCKETS / points / this.attempts));
+    const isShared = ranks === "lowest" && maxKeys > 1;
+    const series = isShared ? this.batch.series(key, params, maxKeys) : getSeries({ ...params, key }, signal);
+    return series.finally(this.onLoaded);
   }
 
   #filteredKeys() {

@@ -1,6 +1,6 @@
 // Where the time of a run went, what cost most, and what to try.
 
-import { timeTable } from "/static/run/phases.js";
+import { timeTable } from "/static/run/tables.js";
 import { DIAGNOSIS_MS, isDue } from "/static/polling.js";
 import { getJson, runPath } from "/static/api.js";
 import { h, setText, ENDED, rerender, fold, withCode } from "/static/dom.js";
@@ -16,7 +16,7 @@ export class Diagnosis {
     this.onFound = onFound;
     this.note = h("span.quiet");
     this.body = h("div.run-diagnosis");
-    this.root = fold("Diagnosis", { ontoggle: () => this.#load() }, [this.note], this.body);
+    this.root = fold("Diagnosis", { ontoggle: () => this.loadedAt && this.#load() }, [this.note], this.body);
   }
 
   update(/** @type {Run} */ run) {

@@ -161,14 +161,14 @@ export class Layers {
     this.bands = new Chart({ title: "", load: async () => this.lines ?? [] }, signal);
     this.layer = h("select", { onchange: () => this.#show(this.layer.value) });
     this.count = h("span.quiet");
-    this.record = h("button.small", { hidden: true, onclick: () => this.#record() }, "Record 100 steps");
+    this.record = h("button.small.needs-write", { hidden: true, onclick: () => this.#record() }, "Record 100 steps");
     const bar = h("div.tools", {}, labels.map(([text, field]) => h("label", {}, text, field)),
       h("label", {}, "Layer", this.layer), this.legend, this.record);
     this.heads = h("canvas.run-map", { role: "img" });
     this.grid = h("div", { hidden: true }, h("h3", {}, "Heads at the last step"), this.heads);
     this.one = h("div", { hidden: true }, this.bands.root);
     const body = [bar, h("div", {}, this.canvas), this.reading, this.grid, this.one];
-    this.root = fold("Layers", { hidden: true, ontoggle: () => this.#load() }, [this.count], body);
+    this.root = fold("Layers", { hidden: true, ontoggle: () => this.loadedAt && this.#load() }, [this.count], body);
     signal.addEventListener("abort", () => this.resize?.disconnect());
   }
 

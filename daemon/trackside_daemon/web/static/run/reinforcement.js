@@ -4,7 +4,7 @@ import { getSeries } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { h, setText, syncRows, rerender, fold } from "/static/dom.js";
 import { number, percent, real } from "/static/format.js";
-import { timeTable } from "/static/run/phases.js";
+import { timeTable } from "/static/run/tables.js";
 
 const NAMES = {
   ...{ reward: "Reward", reward_std: "Spread of the rewards", kl: "KL divergence", entropy: "Entropy",

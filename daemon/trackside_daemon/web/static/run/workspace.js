@@ -4,7 +4,7 @@
 
 import { h, choices, checkbox, rerender } from "/static/dom.js";
 import { oneOf } from "/static/address.js";
-import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing_control.js";
+import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing.js";
 import { plural } from "/static/format.js";
 import { axisOf, axisSelect } from "/static/run/x_axis.js";
 

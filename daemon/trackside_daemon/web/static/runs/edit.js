@@ -33,7 +33,7 @@ export function editRun(run, signal) {
     h("label.field", {}, text, field));
   const dialog = openDialog("Edit run", { action: "Save", submit,
     content: [fields, h("label", {}, pinned, "Pinned: the history limits do not delete it")] }, signal);
-  dialog.cancel.before(h("button", { hidden: !isEnded, onclick: () => dialog.attempt(destroy) }, "Delete"),
+  dialog.cancel.before(h("button.needs-admin", { hidden: !isEnded, onclick: () => dialog.attempt(destroy) }, "Delete"),
     h("span.grow"));
   return new Promise((resolve) => { dialog.root.addEventListener("close", () => resolve(result)); });
 }
