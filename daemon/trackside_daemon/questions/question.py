@@ -45,7 +45,8 @@ RunId = Annotated[
     ),
 ]
 
-_MOST_SECONDS = 9e12  # seconds whose microseconds fit into a 64-bit column; steps have the same bounds
+_MOST_SECONDS = 9e12  # seconds whose microseconds fit into a 64-bit column
+_MOST_STEPS = 2.0**63  # a step may be a count of tokens
 _KEY = "A pushed key, or, except for /export, a GPU or host series or family."
 _RUN = "A run's id, its name or a unique beginning of its id."
 _ONE_RUN = "run: name at least one run, by its id or name; the parameter may be repeated"
@@ -66,8 +67,9 @@ _Rank = Annotated[str, Meta(pattern=RANK)]
 Ranks = Annotated[tuple[_Rank, ...], Meta(description="A rank, or all; by default the lowest.")]
 Attempt = Annotated[int | None, Meta(description="An attempt; by default all in order.")]
 By = Annotated[Literal["step", "time"], Meta(description="Unit of from and to: step or time.")]
-First = Annotated[Seconds | None, Meta(description="The first step; with by=time the first time.")]
-Last = Annotated[Seconds | None, Meta(description="The last step; with by=time the last time.")]
+_Bound = Annotated[float, Meta(ge=-_MOST_STEPS, le=_MOST_STEPS, extra={"moment": True})]
+First = Annotated[_Bound | None, Meta(description="The first step; with by=time the first time.")]
+Last = Annotated[_Bound | None, Meta(description="The last step; with by=time the last time.")]
 Limit = Annotated[int, Meta(description="At most so many entries, the newest.")]
 
 
@@ -358,9 +360,10 @@ class RunPart(Question, frozen=True, kw_only=True):
         """Return the window."""
         from trackside_daemon.history.read.series import Window
 
-        return Window(self.by, *limits(self.first, self.last))
+        return Window(self.by, *limits(self.first, self.last, _MOST_SECONDS if self.by == "time" else _MOST_STEPS))
 
 
-def limits(first: float | None, last: float | None) -> tuple[float, float]:
-    """Return both ends of a window, infinite where there is none."""
-    return -inf if first is None else first, inf if last is None else last
+def limits(first: float | None, last: float | None, most: float = _MOST_SECONDS) -> tuple[float, float]:
+    """Return both ends of a window, at most *most*; infinite where there is none."""
+    begin = -inf if first is None else max(-most, min(most, first))
+    return begin, inf if last is None else max(-most, min(most, last))

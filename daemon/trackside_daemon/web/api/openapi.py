@@ -46,7 +46,6 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
     "object": {"type": "object", "additionalProperties": True},
     "any": {},
 }
-MOMENT = {"anyOf": [{"type": "number", "minimum": -9e12, "maximum": 9e12}, {"type": "string", "format": "date-time"}]}
 
 
 @cache
@@ -176,7 +175,8 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 def _described(one: Parameter, place: str) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": one.kind}
     if one.is_moment:
-        schema = MOMENT
+        number = {"type": "number", "minimum": one.low, "maximum": one.high}
+        schema = {"anyOf": [number, {"type": "string", "format": "date-time"}]}
     elif one.choices:
         schema["enum"] = list(one.choices)
     elif one.kind in {"integer", "number"}:
