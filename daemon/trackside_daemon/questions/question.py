@@ -92,6 +92,7 @@ class Live:
         captures: Returns the captures that are in memory.
         silences: Returns the silences that are active at a Unix time; None for those of the history.
         batches: Asks a run, by its id, for the batches of a step; returns them as JSON. May take seconds.
+        fleet: Returns the runs of all machines that a query selects, as JSON; a query that cannot be read is a `ValueError`.
         hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None. May take seconds.
     """
 
@@ -100,6 +101,7 @@ class Live:
     runs: Callable[[], list[dict[str, Any]]] = list
     captures: Callable[[], Sequence[Capture]] = tuple
     silences: Callable[[float], Sequence[Silence]] | None = None
+    fleet: Callable[[str], dict[str, Any]] = lambda _: {"runs": [], "problems": []}
     hang: Callable[[str], dict[str, Any] | None] = lambda _: None
     batches: Callable[[str, int], list[dict[str, Any]]] = lambda *_: []
 
@@ -115,11 +117,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         path: Its path in the API, with the names of parameters in braces.
         about: More about its parameters and its answer.
         fields: Fields that each answer has.
+        reads: `answer` reads the history.
     """
 
     path: ClassVar[str]
     fields: ClassVar[tuple[str, ...]]
     about: ClassVar[str] = ""
+    reads: ClassVar[bool] = True
 
     @property
     def is_stream(self) -> bool:

@@ -12,7 +12,6 @@ from trackside_daemon.web.api.agents import AgentsApi, MessageParameters
 from trackside_daemon.web.api.alerts import AlertsApi, DismissBody, SilenceBody, TestBody
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi, PauseBody, RotateBody
-from trackside_daemon.web.api.fleet import FleetApi, FleetQuery
 from trackside_daemon.web.api.history import DescribeBody, HistoryApi, Import, LayersRequest, PinBody, ReportFile
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
@@ -163,17 +162,7 @@ _ENDPOINTS = (
     ),
     table.LayerMap,
     table.LayerValues,
-    Endpoint(
-        "GET",
-        "/fleet",
-        FleetApi.fleet,
-        FleetQuery,
-        description=(
-            "Runs are as in /runs, each with its host, and as url the address of its page at its daemon. problems "
-            "names each engine whose runs are missing: fleet.prometheus.url has the live runs, bridges.parquet.url the"
-            " ended ones."
-        ),
-    ),
+    table.Fleet,
     table.Layer,
     Endpoint(
         "GET",
