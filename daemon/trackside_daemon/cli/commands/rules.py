@@ -42,10 +42,7 @@ class _Manifest(NamedTuple):
 
 def rules(
     *,
-    config_file: Annotated[
-        Path | None,
-        option("FILE", "YAML file of the daemons' settings.", "--config.file"),
-    ] = None,
+    config_file: Annotated[Path | None, option("FILE", "YAML file of the daemons' settings.", "--config.file")] = None,
     form: Annotated[
         RuleFormat, typer.Option("--format", help="A rule file, or a PrometheusRule of the Prometheus operator.")
     ] = RuleFormat.prometheus,
@@ -64,8 +61,7 @@ def rules(
         list[str], option("NAME", "The label of the targets with their cluster; may be repeated.")
     ] = ["cluster"],  # noqa: B006  typer copies it
     label: Annotated[
-        list[str] | None,
-        option("NAME=VALUE", "A label of it, such as release=prometheus; may be repeated."),
+        list[str] | None, option("NAME=VALUE", "A label of it, such as release=prometheus; may be repeated.")
     ] = None,
     namespace: Annotated[str, option("NAME", "Namespace of the PrometheusRule.")] = "",
 ) -> None:
