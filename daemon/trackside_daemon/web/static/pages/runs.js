@@ -34,8 +34,7 @@ class Runs {
     this.set = set;
     this.signal = signal;
     this.runs = [];
-    this.keys = [];
-    this.notes = []; // What is not read yet.
+    [this.keys, this.notes] = [[], []]; // Notes say what is not read yet.
     this.now = Date.now() / 1000;
     this.loadedAt = 0;
     const sort = params.get("sort") ?? "-started";

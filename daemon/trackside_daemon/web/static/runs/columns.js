@@ -23,7 +23,8 @@ const FACTS = [
   { id: "user", title: "User", width: 90, value: (run) => run.user },
 ];
 
-const known = new Map(FACTS.map((fact) => [fact.id, fact])); // Asked for each run.
+/** @type {Map<string, any>} The columns by id, which is asked for each run. */
+const known = new Map(FACTS.map((fact) => [fact.id, fact]));
 
 // Returns a column by its id: a fact, `config.NAME`, `summary.NAME`, `last.KEY` or `best.KEY`.
 export function columnOf(id) {
@@ -38,8 +39,8 @@ export function columnOf(id) {
   if (!read) return undefined;
   const title = { config: name, summary: name, last: `${name} (last)`,
     best: `${name} (${betterDirection(name) === "more" ? "highest" : "lowest"})` }[kind];
-  known.set(id, { id, title, width: 105, value: read, key: kind === "last" || kind === "best" ? name : undefined, kind });
-  return known.get(id);
+  const key = kind === "last" || kind === "best" ? name : undefined;
+  return known.set(id, { id, title, width: 105, value: read, key, kind }).get(id);
 }
 
 // Returns the groups [title, ids] of all columns of some runs.
