@@ -17,7 +17,6 @@ export const title = "Runs";
 
 const WIDTHS = "run-widths"; // Name in the browser's storage.
 const NOT_GROUPED = ["curve", "loss", "step", "started", "duration", "notes"]; // Columns with many values.
-
 const TYPING_MS = 150; // Delay after the last key press before a search.
 const DELETED_AT_ONCE = 16; // Browsers send about 20 requests of a tab that closes.
 
@@ -34,7 +33,8 @@ class Runs {
     this.set = set;
     this.signal = signal;
     this.runs = [];
-    [this.keys, this.notes] = [[], []]; // Notes say what is not read yet.
+    this.keys = [];
+    this.notes = []; // What is not read yet.
     this.now = Date.now() / 1000;
     this.loadedAt = 0;
     const sort = params.get("sort") ?? "-started";
