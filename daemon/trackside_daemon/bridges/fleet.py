@@ -177,14 +177,7 @@ Ask: TypeAlias = Callable[[bool], Iterator[tuple[Runs, str]]]
 
 
 class _Engine:
-    """An engine that has runs: its last answer, and a thread that asks again once that is due, so that no request waits long.
-
-    Args:
-        name: Its runs.
-        ask: Asks it.
-        seconds: Between two questions.
-        kept: Seconds for which an answer is shown.
-    """
+    """An engine that has runs: its last answer, and a thread that asks again once that is due, so that no request waits long."""
 
     def __init__(self, name: str, ask: Ask, seconds: float, kept: float) -> None:
         self._name, self._ask, self._seconds, self._kept = name, ask, seconds, kept
