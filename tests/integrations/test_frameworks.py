@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
+from diffs import section
 from integrations.trainings import trained
-from processes import ROOT
 
 if TYPE_CHECKING:
     from integrations.trainings import Trained
@@ -87,8 +87,7 @@ def log_loss(*given, **named):
 
 @pytest.mark.usefixtures("only_soak")
 def test_the_documented_lines_push_the_loss_of_each_partial_fit() -> None:
-    page = (ROOT / "docs/integrations.md").read_text("utf-8")
-    example = page.partition("## scikit-learn\n\n```python\n")[2].partition("```")[0]
+    example = section("scikit-learn").partition("```python\n")[2].partition("```")[0]
     script = f"{BATCHES}{example}print(json.dumps({{'loss': losses}}))\n"
     with trained(("{folder}/batches.py",), changed={"batches.py": script}) as found:
         agrees(found, "partial_fit", found.printed[0])
