@@ -148,7 +148,7 @@ docs: $(VENV)/.docs
 # for the end-to-end tests, and a compiler for the fake driver (gcc alone would lack the C headers, which it only recommends). If
 # the command of a package has another name, COMMAND_ names it.
 .PHONY: system
-SYSTEM := prometheus prometheus-alertmanager victoria-metrics prometheus-node-exporter slurmctld slurmd chromium-headless-shell g++ systemd tmux curl
+SYSTEM := git prometheus prometheus-alertmanager victoria-metrics prometheus-node-exporter slurmctld slurmd chromium-headless-shell g++ systemd tmux curl
 COMMAND_systemd := systemd-analyze
 system:
 	@missing=$$($(foreach name,$(SYSTEM),command -v $(or $(COMMAND_$(name)),$(name)) >/dev/null || echo $(name);)); \

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,8 @@ def test_values_are_those_of_the_framework_s_own_log(script: str, framework: str
         runs = found.daemon.api("runs").json()["runs"]
         assert len(runs) == 2 + (framework in TRAIN_TWICE)
         assert all(run["state"] == "finished" for run in runs)
+        after = re.findall(r'phase="evaluation",.*?run="(.*?)"', "\n".join(found.daemon.series()))
+        assert sorted(after) == sorted(run["name"] for run in runs)  # no steps are expected after a training
         assert found.alarms(framework) == found.alarms(script) == {}
         assert len(found.page(framework)["attempt_list"]) == 1 + (framework == "mmengine")  # which resumes
 
