@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pwd
 import socket
@@ -84,15 +85,18 @@ def test_gauges_and_sums_become_families(kind: str) -> None:
     ).is_success
 
 
-def test_differences_are_added_once_and_a_series_ends_five_minutes_after_its_last_point() -> None:
-    def body(time: int, value: float) -> str:
-        point = f'{{"dataPoints": [{{"timeUnixNano": "{time}", "asDouble": {value}}}], "aggregationTemporality": 1, "isMonotonic": true}}'
-        return f'{{"resourceMetrics": [{{"scopeMetrics": [{{"metrics": [{{"name": "m", "sum": {point}}}]}}]}}]}}'
+def body(time: int, value: float | str, labels: str = "") -> str:
+    point = f'{{"timeUnixNano": "{time}", "asDouble": {json.dumps(value)}, "attributes": [{labels}]}}'
+    data = f'{{"dataPoints": [{point}], "aggregationTemporality": 1, "isMonotonic": true}}'
+    return f'{{"resourceMetrics": [{{"scopeMetrics": [{{"metrics": [{{"name": "m", "sum": {data}}}]}}]}}]}}'
 
+
+def test_differences_are_added_once_and_a_series_ends_five_minutes_after_its_last_point() -> None:
     at = Receiver()
-    for time, value in ((1, 2.0), (2, 3.0), (2, 3.0)):  # the last is sent again
+    ahead = 10**19  # the clock of a sender
+    for time, value in ((1, 2.0), (2, 3.0), (2, 3.0), (3, "NaN"), (ahead, 1.0), (ahead + 1, 1.0)):
         at.post(body(time, value))
-    assert at.series() == {"m_total": ({}, 5.0)}
+    assert at.series() == {"m_total": ({}, 7.0)}, "the third is sent again, and NaN spoils no sum"
     at.now = KEPT_SECONDS + 1
     with pytest.raises(NothingToCollect):
         at.collector.collect()
@@ -128,6 +132,20 @@ def test_series_beyond_the_limit_are_refused_and_counted(monkeypatch: pytest.Mon
     assert len(at.series()) == 1
 
 
+def test_labels_beyond_the_room_of_all_series_are_refused_until_some_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "LETTERS", 10)
+    at = Receiver()
+
+    def refused(text: str) -> bool:
+        return bool(at.post(body(1, 1.0, f'{{"key": "k", "value": {{"stringValue": "{text}"}}}}')).json())
+
+    assert [refused(text) for text in ("aaaaaa", "aaaaaa", "bbbbbb")] == [False, False, True]
+    at.now = KEPT_SECONDS + 1
+    with pytest.raises(NothingToCollect):
+        at.collector.collect()
+    assert not refused("bbbbbb")
+
+
 @pytest.mark.parametrize("kind", [JSON, PROTOBUF])
 def test_a_request_of_very_many_parts_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     many = request()
@@ -147,7 +165,7 @@ def test_a_token_is_needed_where_one_is_set_and_on_every_address_but_loopback() 
         otlp_server(OtlpInSection(endpoint="0.0.0.0:0"), at.collector, None)
 
 
-def test_without_a_token_only_users_may_send_who_may_push() -> None:
+def test_without_a_token_only_users_of_the_push_socket_may_send() -> None:
     at = Receiver()
     at.may_send = False
     assert at.post("{}").json()["error"]["reason"] == "user"

@@ -22,10 +22,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside_daemon.bridges import fleet as fleet_module
-from trackside_daemon.bridges.fleet import Fleet, joined
-from trackside_daemon.bridges.parquet import archived as archived_module
+from trackside_daemon.bridges.fleet import QUERIES, Fleet, joined
+from trackside_daemon.bridges.parquet import fleet as archived_module
 from trackside_daemon.bridges.parquet.layout import schemas
-from trackside_daemon.bridges.prometheus_runs import QUERIES
 from trackside_daemon.bridges.settings import FleetSection, PrometheusSection
 from trackside_daemon.history.read.run_query import QueryError
 from trackside_daemon.model.families import training as f
@@ -199,8 +198,8 @@ def test_an_engine_that_is_down_costs_only_its_own_runs(tmp_path: Path, monkeypa
 def test_of_an_archive_the_newest_runs_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for day in range(1, 5):
         archived(tmp_path, f"day{day}", started=datetime(2026, 10, day, tzinfo=timezone.utc))
-    monkeypatch.setattr(archived_module, "ANSWER_BYTES", archived_module.SPARE_BYTES + 700)
-    found = archived_module.read(archived_module.ArchiveRequest(str(tmp_path)))
+    monkeypatch.setattr(archived_module, "ANSWER_BYTES", archived_module.SPARE_BYTES + 550)
+    found = archived_module.read(str(tmp_path))
     assert [run["id"] for run in found.runs] == ["day4", "day3"]
     assert found.left_out == ["2 runs for which there is no room"]
 

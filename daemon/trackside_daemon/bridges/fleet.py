@@ -4,17 +4,24 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from math import inf
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
 
 from trackside_daemon.bridges.settings import FleetSection
 from trackside_daemon.history.read import run_query
+from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
+from trackside_daemon.model.families import training as f
+from trackside_daemon.model.metric import json_number
 from trackside_daemon.model.records import ENDS
 
 LIVE_SECONDS, ARCHIVE_SECONDS = (5.0, 60.0), (60.0, 86400.0)  # between two readings, and for which one is shown
@@ -23,12 +30,147 @@ RUNS = 10_000  # most live runs that are shown
 HOSTS = 10_000  # whose daemons' addresses are remembered
 LONGEST_SECONDS = 300.0  # for which the archive may be read
 _HOST = re.compile(r"[\w.-]{1,253}|\[[0-9a-fA-F:.]+\]|[\w.-]{1,253}:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", re.ASCII)
-
+ANSWER_BYTES = 16 * 2**20  # of each of the queries, which are asked at once
 Runs: TypeAlias = list[dict[str, Any]]
+Labels: TypeAlias = dict[str, str]
+Key: TypeAlias = frozenset[tuple[str, str]]
+"""The labels of a target, such as instance and cluster, and the name of a run."""
+_UNKNOWN = {"cause": "", "tags": [], "summary": {}, "config": {}, "notes": "", "pinned": False}
+_OF_SERIES = {"__name__", "rank", "state", "key", *f.RUN_INFO.labels} - {"run"}
+
+
+class _Sample(msgspec.Struct):
+    metric: Labels
+    value: tuple[float, str]
+
+
+class _Vector(msgspec.Struct, rename="camel"):
+    result: list[_Sample] = []
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: _Vector = msgspec.field(default_factory=_Vector)
+    error: str = ""
+
+
+QUERIES = {
+    "info": f.RUN_INFO.name,
+    "state": f"{f.STATE.name} == 1",
+    "step": f"max without (rank) ({f.STEP.name})",
+    "started": f"min without (rank) ({f.STARTED.name})",
+    "ended": f"max without (rank) ({f.ENDED_AT.name})",
+    # Rank 0 is on one of a run's machines, and the others have some higher rank as their lowest.
+    **{
+        name: f'{family}{{rank="0",{keys}}} or ignoring (rank) {family}{{{keys}}}'
+        for name, family, keys in (
+            ("loss", f.KNOWN["loss"].name, ""),
+            ("other losses", f.VALUE.name, f'key=~"{"|".join(LOSSES[1:])}"'),
+        )
+    },
+}
+
+
+def _vector(url: str, headers: Mapping[str, str], context: ssl.SSLContext, query: str) -> list[_Sample]:
+    from trackside_daemon.http_client import http_request  # most daemons ask no server
+
+    address = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
+    body = http_request.request("GET", address, None, headers, context, longest=ANSWER_BYTES)
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise SendError(f"its answer to {query} is none of Prometheus: {error}", "later") from None
+    if answer.status != "success":
+        raise SendError(f"it refuses {query}: {answer.error}", "later")
+    return answer.data.result
+
+
+def _live_runs(ask: Callable[[str], list[_Sample]], page: Callable[[Labels], str]) -> Runs:
+    """Return the runs that a server knows now, newest first, one row for each run on all its machines, with the address of its page."""
+    with ThreadPoolExecutor(len(QUERIES), "trackside-fleet") as threads:
+        found = dict(zip(QUERIES, threads.map(ask, QUERIES.values()), strict=True))
+    losses: dict[Key, tuple[int, float]] = {}
+    places = {key: place for place, key in enumerate(LOSSES)}
+    others = sorted(found["other losses"], key=lambda one: (_rank(one), places.get(one.metric.get("key", ""), 0)))
+    for one in (*sorted(found["loss"], key=_rank), *others):
+        losses.setdefault(_key(one), (_rank(one), _number(one.value[1])))
+    values: dict[str, dict[Key, Any]] = {
+        **{
+            name: {_key(one): value for one in found[name] if isfinite(value := _number(one.value[1]))}
+            for name in ("step", "started", "ended")
+        },
+        "state": {_key(one): one.metric.get("state", "") for one in found["state"]},
+        "loss": losses,
+    }
+    rows = (
+        _row(one.metric, {name: known.get(_key(one)) for name, known in values.items()}, page) for one in found["info"]
+    )
+    return sorted(_merged(rows), key=lambda row: -(row["started"] or 0.0))
+
+
+def _key(one: _Sample) -> Key:
+    labels = one.metric.items()
+    return frozenset(item for item in labels if item[0] not in _OF_SERIES and not item[0].startswith("exported_"))
+
+
+def _rank(one: _Sample) -> int:
+    return _whole(one.metric.get("rank", ""), 0)
+
+
+def _whole(text: str, default: int) -> int:
+    return int(text) if text.isdecimal() and len(text) < 16 else default
+
+
+def _number(text: str) -> float:
+    """Return a value, which any target may have written; nan if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
+def _row(info: Labels, values: Mapping[str, Any], page: Callable[[Labels], str]) -> dict[str, Any]:
+    """Return a run on one machine, as the list of runs has it."""
+    state, step = values["state"] or "", values["step"]
+    rank, loss = values["loss"] or (1 << 30, None)
+    return {
+        "id": info.get("run_id", ""),
+        "name": info.get("run", ""),
+        "state": state,
+        "attempt": _whole(info.get("attempt", ""), 1),
+        "started": values["started"],
+        "ended": values["ended"] if state in ENDS else None,
+        "step": None if step is None else int(step),
+        "loss": None if loss is None else json_number(loss),
+        "rank": rank,
+        "host": info.get("host", ""),
+        "user": info.get("user", ""),
+        "url": page(info),
+    }
+
+
+def _merged(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row for each run: of its newest attempt, with the facts of the machine that has the lowest rank."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        known = found.get(row["id"])
+        if known is None or known["attempt"] < row["attempt"]:
+            found[row["id"]] = row
+        elif known["attempt"] == row["attempt"]:
+            first, other = sorted((known, row), key=lambda one: (one["rank"], one["host"]))
+            merged: dict[str, Any] = {
+                name: best((one[name] for one in (first, other) if one[name] is not None), default=None)
+                for name, best in (("step", max), ("started", min))
+            }
+            merged["host"] = ", ".join(dict.fromkeys(filter(None, (*first["host"].split(", "), other["host"]))))
+            found[row["id"]] = {**first, **merged}
+    for row in found.values():
+        del row["rank"]
+    return [*found.values()]
 
 
 class _Engine:
-    """What has the runs: the last answer, and a thread that asks again once that is due. So nobody waits for a slow one.
+    """An engine that has runs: its last answer, and a thread that asks again once that is due, so that no request waits long.
 
     Args:
         name: Its runs.
@@ -108,7 +250,7 @@ class Fleet:
         # Only the first, which has the live runs, is waited for.
         answers = [engine.answer(0.0 if number else PATIENCE_SECONDS) for number, engine in enumerate(self._engines)]
         found = [
-            run if "url" in run else {**run, "url": self._page({"host": run["host"], "run_id": run["id"]})}
+            {**_UNKNOWN, "url": run.get("url") or self._page({"host": run["host"], "run_id": run["id"]}), **run}
             for run in joined(run for runs, *_ in answers for run in runs)
         ]
         selected = run_query.select(None, terms, found) if terms else run_query.SelectedRuns(found, "")
@@ -122,25 +264,24 @@ class Fleet:
         }
 
     def _ask_server(self) -> tuple[Runs, str]:
-        from trackside_daemon.bridges.prometheus_runs import live_runs  # most daemons ask no server
-        from trackside_daemon.http_client.http_request import read_headers, tls_context
+        from trackside_daemon.http_client import http_request
 
         server = self._settings.prometheus
         try:
-            headers = read_headers(server.headers_file, "fleet.prometheus.headers-file")
-            self._trust = self._trust or tls_context(server.ca_file, "fleet.prometheus.ca-file")
-            found = live_runs(server.url, headers, self._trust, self._page)
+            headers = http_request.read_headers(server.headers_file, "fleet.prometheus.headers-file")
+            self._trust = self._trust or http_request.tls_context(server.ca_file, "fleet.prometheus.ca-file")
+            found = _live_runs(partial(_vector, server.url, headers, self._trust), self._page)
         except (SendError, SettingError) as error:
             return [], f"Live runs are missing: {error}"
         more = len(found) - RUNS
         return found[:RUNS], f"{more:,} live runs are left out, which began before the others" if more > 0 else ""
 
     def _ask_archive(self) -> tuple[Runs, str]:
-        from trackside_daemon.bridges.parquet.archived import MODULE, Archived, ArchiveRequest
+        from trackside_daemon.bridges.parquet.fleet import MODULE, Archived
 
         try:
             with CallWorker(MODULE, Archived, name="the process that reads it") as worker:
-                found = worker.ask(ArchiveRequest(self._archive), LONGEST_SECONDS)
+                found = worker.ask(self._archive, LONGEST_SECONDS)
         except WorkerFailed as error:
             return [], f"Ended runs are missing: {error}"
         return found.runs, f"Left out of the archive: {found.left_out[0]}" if found.left_out else ""

@@ -45,8 +45,7 @@ RunId = Annotated[
     ),
 ]
 
-_MOST_SECONDS = 9e12  # seconds whose microseconds fit into a 64-bit column
-_MOST_STEPS = 2.0**63
+_MOST_SECONDS = 9e12  # seconds whose microseconds fit into a 64-bit column; steps have the same bounds
 _KEY = "A pushed key, or, except for /export, a GPU or host series or family."
 _RUN = "A run's id, its name or a unique beginning of its id."
 _ONE_RUN = "run: name at least one run, by its id or name; the parameter may be repeated"
@@ -67,9 +66,8 @@ _Rank = Annotated[str, Meta(pattern=RANK)]
 Ranks = Annotated[tuple[_Rank, ...], Meta(description="A rank, or all; by default the lowest.")]
 Attempt = Annotated[int | None, Meta(description="An attempt; by default all in order.")]
 By = Annotated[Literal["step", "time"], Meta(description="Unit of from and to: step or time.")]
-_Bound = Annotated[float, Meta(ge=-_MOST_STEPS, le=_MOST_STEPS, extra={"moment": True})]
-First = Annotated[_Bound | None, Meta(description="The first step; with by=time the first time.")]
-Last = Annotated[_Bound | None, Meta(description="The last step; with by=time the last time.")]
+First = Annotated[Seconds | None, Meta(description="The first step; with by=time the first time.")]
+Last = Annotated[Seconds | None, Meta(description="The last step; with by=time the last time.")]
 Limit = Annotated[int, Meta(description="At most so many entries, the newest.")]
 
 
@@ -92,6 +90,7 @@ class Live:
         captures: Returns the captures that are in memory.
         silences: Returns the silences that are active at a Unix time; None for those of the history.
         batches: Asks a run, by its id, for the batches of a step; returns them as JSON. May take seconds.
+        fleet: Returns the runs of all machines that a query selects, as JSON; a query that cannot be read is a `ValueError`.
         hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None. May take seconds.
     """
 
@@ -100,6 +99,7 @@ class Live:
     runs: Callable[[], list[dict[str, Any]]] = list
     captures: Callable[[], Sequence[Capture]] = tuple
     silences: Callable[[float], Sequence[Silence]] | None = None
+    fleet: Callable[[str], dict[str, Any]] = lambda _: {"runs": [], "problems": []}
     hang: Callable[[str], dict[str, Any] | None] = lambda _: None
     batches: Callable[[str, int], list[dict[str, Any]]] = lambda *_: []
 
@@ -115,11 +115,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         path: Its path in the API, with the names of parameters in braces.
         about: More about its parameters and its answer.
         fields: Fields that each answer has.
+        reads: `answer` reads the history.
     """
 
     path: ClassVar[str]
     fields: ClassVar[tuple[str, ...]]
     about: ClassVar[str] = ""
+    reads: ClassVar[bool] = True
 
     @property
     def is_stream(self) -> bool:
@@ -353,23 +355,12 @@ class RunPart(Question, frozen=True, kw_only=True):
         return [int(rank) for rank in self.rank] or None
 
     def window(self) -> Window:
-        """Return the window.
-
-        Raises:
-            InvalidError: A time is too large.
-        """
+        """Return the window."""
         from trackside_daemon.history.read.series import Window
 
-        return Window(self.by, *limits(self.first, self.last, _MOST_SECONDS if self.by == "time" else _MOST_STEPS))
+        return Window(self.by, *limits(self.first, self.last))
 
 
-def limits(first: float | None, last: float | None, most: float = _MOST_SECONDS) -> tuple[float, float]:
-    """Return both ends of a window, infinite where there is none.
-
-    Raises:
-        InvalidError: One is beyond *most*.
-    """
-    for name, value in (("from", first), ("to", last)):
-        if value is not None and abs(value) > most:
-            raise InvalidError(f"{name}: '{value:g}' is not a number from -{most:g} to {most:g}")
+def limits(first: float | None, last: float | None) -> tuple[float, float]:
+    """Return both ends of a window, infinite where there is none."""
     return -inf if first is None else first, inf if last is None else last

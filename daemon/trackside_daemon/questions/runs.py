@@ -90,6 +90,27 @@ class Runs(Question, frozen=True, kw_only=True):
         return {"runs": listed, **answer}
 
 
+class Fleet(Question, frozen=True, kw_only=True):
+    """List the runs of all machines, newest first: live ones from a server, ended ones from the archive."""
+
+    path = "/fleet"
+    fields = ("runs",)
+    reads = False
+    about = (
+        "Runs are as in /runs, each with its hosts, and as url the address of its page at its daemon. problems names each engine "
+        "whose runs are missing: fleet.prometheus.url has the live runs, bridges.parquet.url the ended ones. notes names each that "
+        "has not answered yet; ask again a second later."
+    )
+    query: Annotated[str, Meta(max_length=1000, description="Only runs that this selects; see docs/queries.md.")] = ""
+
+    def complete(self, _found: dict[str, Any], live: Live) -> dict[str, Any]:
+        """Return the answer of others than the history."""
+        try:
+            return live.fleet(self.query)
+        except ValueError as error:
+            raise InvalidError(f"query: {error}") from None
+
+
 class Keys(Question, frozen=True, kw_only=True):
     """List the keys that runs have pushed, those of the most runs first."""
 

@@ -44,7 +44,6 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
-from trackside_daemon.web.api.fleet import FleetApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi
@@ -252,6 +251,7 @@ class Daemon:
             runs=lambda: live_runs(parts.state, time.monotonic()),
             captures=parts.captures.captures.known,
             silences=parts.alerting.silences.active,
+            fleet=self._fleet.runs,
             hang=parts.alerting.hangs.judge_now,
             batches=parts.alerting.batches,
         )
@@ -291,7 +291,6 @@ class Daemon:
                 AgentsApi(access, captures, self._waits, actions=web.agent_actions),
                 GpuApi(parts.nvml, parts.gpu.forget),
                 MachineApi(parts.machine, access),
-                FleetApi(self._fleet, access),
                 ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
                 self._overview,
             ],

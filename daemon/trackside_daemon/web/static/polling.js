@@ -1,7 +1,6 @@
 // How often pages ask for what the stream does not contain, in milliseconds. No hidden page asks for anything.
 
 export const RUNS_MS = 5000; // The list of runs, while one is live.
-export const UNREAD_MS = 500; // The list, while an engine of the fleet has not answered yet.
 export const RUN_MS = 5000; // A live run,
 export const LARGE_RUN_MS = 15_000; // and one whose document is about a megabyte.
 export const SYSTEM_MS = 2000; // The GPUs, disks and processes of the machine.

@@ -5,7 +5,7 @@ import { h, setText, ENDED, fillSelect, unseen, icon } from "/static/dom.js";
 import { plural } from "/static/format.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels, liveFirst } from "/static/picker.js";
-import { RUNS_MS, UNREAD_MS, isDue } from "/static/polling.js";
+import { RUNS_MS, isDue } from "/static/polling.js";
 import { editRun } from "/static/runs/edit.js";
 import { allColumns, columnOf, completions, defaultColumns, grouped, prepared, sorted } from "/static/runs/columns.js";
 import { Plots } from "/static/runs/plots.js";
@@ -106,7 +106,7 @@ class Runs {
     this.now = overview.time;
     const seen = overview.runs.map((run) => `${run.id} ${run.state}`).join();
     const isLive = this.isFleet || overview.runs.some((run) => !ENDED.has(run.state));
-    const due = isDue(this.loadedAt, this.notes.length ? UNREAD_MS : RUNS_MS) && isLive;
+    const due = (this.notes.length || isDue(this.loadedAt, RUNS_MS)) && isLive;
     const isEditing = this.root.contains(document.activeElement) && document.activeElement.matches(".grip, select");
     if ((seen !== this.seen && this.seen !== undefined) || (due && !isEditing)) this.load().catch(() => {});
     this.seen = seen;
@@ -146,11 +146,9 @@ class Runs {
     this.request = controller;
     this.problem = undefined;
     try {
-      if (text) {
-        const { runs, terms, hint } = await getJson(`${this.isFleet ? "fleet" : "runs"}?${query({ query: text })}`,
-          AbortSignal.any([this.signal, controller.signal]));
-        this.found = { ids: new Set(runs.map((run) => run.id)), terms, hint };
-      } else this.found = undefined;
+      const found = text && await getJson(`${this.isFleet ? "fleet" : "runs"}?${query({ query: text })}`,
+        AbortSignal.any([this.signal, controller.signal]));
+      this.found = text ? { ...found, ids: new Set(found.runs.map((run) => run.id)) } : undefined;
     } catch (problem) {
       if (controller.signal.aborted) return;
       if (this.signal.aborted || problem.status === 401) throw problem;
