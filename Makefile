@@ -221,7 +221,7 @@ $(RIVALS)/.installed: $(VENV)/.dev pyproject.toml
 # The image and CI install only files that have these hashes. uv also pins what other versions of Python need.
 lock: $(VENV)/.dev
 	$(SAY) 'pinning the versions and hashes of what the image, the release and CI install'
-	@$(LOCK) pyproject.toml --extra daemon --universal --python-version 3.10 --output-file deploy/requirements.txt
+	@$(LOCK) pyproject.toml --extra daemon --extra passwords --extra top --universal --python-version 3.10 --output-file deploy/requirements.txt
 	@printf 'build\nhatchling>=1.24\n' | \
 	  $(LOCK) - --universal --python-version 3.10 --output-file deploy/build-requirements.txt
 	@printf 'cyclonedx-bom\n' | \

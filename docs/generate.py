@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections import Counter
 from functools import cache
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,65 +74,62 @@ HOST = (
 )
 METRICS = """# Metrics
 
-This page lists every family that the daemon exports, a gauge unless it says otherwise, with its labels and meaning. It is generated
-from the definitions in the code; the HELP lines of `/metrics` say more, such as the source of a value. All values are in
-base units, which the name ends with; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN loss is a real NaN.
+Every family that the daemon exports, with its labels and meaning. Names that end in `_total` are counters, those in `_info` have facts as
+labels, and others are gauges unless they say otherwise. The HELP lines of `/metrics` have the source of each value, too. All values are in
+base units, which the name ends with; ratios are 0 to 1. A value that was not measured is absent: NaN never means "unknown". A NaN
+loss is a real NaN.
 
-The label `run` is the name that you chose. Further facts are labels of the `_info` families, which you can join:
+The label `run` is the name that you chose; join further facts:
 
 ```
 trackside_training_loss * on (run) group_left (git_commit) trackside_training_run_info
 ```
 
-Limits prevent a training that invents keys or runs from displacing the others: each
-[owner](other-machines.md#who-owns-a-run) gets the same share. `trackside_series_rejected_total` counts what is over a limit.
+`trackside_series_rejected_total` counts the series over a limit, of which each [owner](other-machines.md#who-owns-a-run) gets the same share.
+Of a run with more than 64 ranks (`limits.ranks`), the page has:
 
-Of a run with more than 64 ranks (`limits.ranks`), the page shows statistics in place of each rank, so that a thousand ranks
-need some hundreds of series:
-
-- the minimum, median, maximum and sum of each family in `trackside_training_rank_statistic`, and the ranks that have the
-  minimum and the maximum in `trackside_training_extreme_rank`
+- the minimum, median, maximum and sum of each family in `trackside_training_rank_statistic`, and the ranks of the minimum and the
+  maximum in `trackside_training_extreme_rank`
 - the lowest rank's own series, and the states of ranks in a state that at most 16 ranks have
 - histograms as their sums over all ranks, with an empty `rank`
 - rank by rank: values of at most 7 of the ranks, and families with more than one label besides `run` and `rank`
 
-The API, the history, the detectors and the daemon's rules see every rank.
-
-```
-trackside_training_rank_statistic{family="trackside_training_loss", statistic="max"}
-```
-
-[How a run ends](run-states.md) has the states, their causes, and how long the series of an ended run stay.
+The API, the history, the detectors and the daemon's rules see every rank. [How a run ends](run-states.md) has how long the series of an ended
+run stay.
 
 `/metrics?collect[]=NAME` and `?exclude[]=NAME` select families by the names of the sections below. `trackside` includes the
-families of prometheus_client for the daemon's process (`process_*`, `python_*`).
+families of prometheus_client for the daemon's process (`process_*`, `python_*`). A section begins with the labels of all of its families but
+those marked *only*. [`trackside benchmark`](benchmark.md) measures `trackside_model_*`, and [`run.observe`](layers.md) measures
+`trackside_layer_*`. Some families need a GPU of the generation in parentheses or later.
 """
+SOURCE = re.compile(
+    r", from (?=nvml|/proc|/sys|statvfs|uname|adjtimex|time\(2\)|memory\.|cpu\.|pids\.|full of|some of|torch\.|the kubelet)"
+    r"(?:(?! \(Hopper|, else 0|: [A-Z]|, which takes).)*|, sampled by the daemon's tick|, as trackside benchmark measured it"
+    r"|, as last measured by run.observe on the rank|, from its metrics port|, from the dashboard| and later(?=\))"
+)
+"""What a line leaves to HELP."""
 CONFIGURATION = """# Configuration
 
-The daemon works without any configuration. A setting has the same name everywhere. You can set `sample.interval` as
+The daemon works without any configuration. A setting has the same name everywhere; `sample.interval` is
 
-- `--sample.interval=2s` on the command line,
-- `TRACKSIDE_SAMPLE__INTERVAL=2s` in the environment: in capitals, with two underscores for each dot and one for each hyphen,
-- `sample: {interval: 2s}` in the YAML file that `--config.file` names.
+- `--sample.interval=2s` on the command line, which comes first,
+- `TRACKSIDE_SAMPLE__INTERVAL=2s` in the environment: in capitals, with two underscores for each dot, one for each hyphen, and commas between
+  the items of a list,
+- `sample: {interval: 2s}` in the YAML file that `--config.file` names. `trackside check-config FILE` reports its errors.
 
-A flag overrides the environment, and the environment overrides the file. Durations are `500ms`, `2s`, `1h30m` or a number of
-seconds. Sizes are `10GiB`, `500MB` or a number of bytes. In the environment, separate the items of a list with commas.
-`trackside check-config FILE` reports errors in a file. `trackside daemon --help` lists the flags that people set most often, and
-`--help-all` all.
+Durations are `500ms`, `2s`, `1h30m` or a number of seconds. Sizes are `10GiB`, `500MB` or a number of bytes.
+`trackside daemon --help` lists the flags that people set most often, and `--help-all` all. Below, the default is in brackets; without one a
+setting is empty or off.
 
 The daemon reads the file again on SIGHUP or, if you set `web.enable-lifecycle`, on `POST /-/reload`. `sample.interval`,
 `run.linger`, `storage.interval`, `storage.retention.*`, `alerts.off`, `alerts.sinks.*` and `log.*` change at once; all other
-settings need a restart. The daemon reads the file of `web.config.file` again whenever it changes:
-[TLS and passwords](web.md).
+settings need a restart. The daemon reads the file of `web.config.file` again whenever it changes: [TLS and passwords](web.md).
 
-<a id="custom-rules"></a><a id="notifications"></a><a id="storage"></a>Pages of their own describe
-[rules that you write](rules.md), [notifications](notifications.md) and [what the history deletes](history.md#where-and-how-much).
-
+<a id="custom-rules"></a><a id="notifications"></a>See also [rules that you write](rules.md), [notifications](notifications.md) and
+[what the history deletes](history.md#where-and-how-much).
 """
 CLIENT = """
 ## Variables of the client
-
-The client reads these variables; the daemon ignores them:
 
 | variable | meaning |
 |---|---|
@@ -149,30 +147,31 @@ The client reads these variables; the daemon ignores them:
 
 Our commands read `TRACKSIDE_WEB__CREDENTIALS_FILE`, the file of [`--web.credentials-file`](web.md#our-commands).
 
-Without an endpoint the client searches for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, or, if that variable is not set or
-names no directory that you can write to, in `/run/user/UID/trackside` and `/tmp/trackside-UID`; then in `/run/trackside`. So a
-job with an `XDG_RUNTIME_DIR` of its own never pushes to another job of the same user. The daemon binds in the first of them that
-it may use. `trackside doctor`, and the client at log level INFO, show which daemon was found and why. The client
-accepts a directory of another user only for `/run/trackside`: [other users](other-machines.md#other-users-of-this-machine).
-Commands find the daemon by `push.address` and `push.token` next to the socket. They ignore files that another user could have
-made or replaced, and `trackside doctor` names them.
+Without an endpoint the client searches for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, or, if that is not set or not writable, in
+`/run/user/UID/trackside` and `/tmp/trackside-UID`; then in `/run/trackside`, the only one that may be
+[another user's](other-machines.md#other-users-of-this-machine). The daemon binds in the first that it may use. Commands find it by
+`push.address` and `push.token` next to the socket. Files that another user could have made or replaced are ignored, and
+`trackside doctor` names them; it shows, as does the client at log level INFO, which daemon was found and why.
 """
 
 
 HTTP_API = """# HTTP API
 
-The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, `Authorization: Bearer TOKEN`, or the
-credentials of the [web configuration](web.md). `trackside token` prints the token, and `trackside token --role read` one that can only
-read. The [role](web.md#roles) of each endpoint stands beside it. A token lasts over restarts, until `trackside token --rotate`.
+The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, or the credentials of the
+[web configuration](web.md). `trackside token` prints the token, which lasts over restarts until `trackside token --rotate`.
 
 ```sh
-curl -H "Authorization: Bearer $(trackside token)" http://127.0.0.1:21790/api/v1/processes
+TOKEN="Authorization: Bearer $(trackside token)"
+API=http://127.0.0.1:21790/api/v1
+curl -H "$TOKEN" "$API/processes"
 ```
 
-In the examples below, `TOKEN` is that header. Their answers are shortened: lists to their first elements, long values to their begin.
+The [role](web.md#roles) `read` may do every GET, and `write` the rest, where nothing else is stated. `trackside token --role read` prints
+a token that can only read.
 
-`/api/v1/openapi.json` is the same reference as an OpenAPI document, of which generators make typed clients. [Stable](stability.md) are its
-paths, parameters, statuses and fields; answers may get more fields. This page is generated from it, with answers from a test.
+`/api/v1/openapi.json` is the whole reference, with the types of all answers; generators make typed clients of it. [Stable](stability.md) are
+its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test, without their
+empty fields and with the first entry of each list.
 
 | | |
 |---|---|
@@ -184,9 +183,11 @@ paths, parameters, statuses and fields; answers may get more fields. This page i
 | files | images and captures never change: send their `ETag` as `If-None-Match`, and the answer is 304 |
 | other origins | pages of other origins may read, with the token, if [`web.cors-origins`](configuration.md) names them; none may change anything |
 | limits | 2 answers from the history at a time, and 100 streams; the [web configuration](web.md) limits requests by address |
+
+Parameters of several endpoints:
+
 """
-API = "http://127.0.0.1:21790/api/v1"
-SHORT = 100  # characters of a value in an example
+SHORT = 40  # characters of a value in an example
 PLACES = {
     "id": "gpt-small",
     "capture": "0000000000a1",
@@ -262,9 +263,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "run": "gpt-small",
         "batches": [{"step": 200, "rank": 0, "alert": 7, "samples": [17, 4], "count": 2}],
     },
+    "get_code": {"diff": ["--- a/train.py"]},
+    "get_console": {"bytes": 16, "lines": [[1, "loss 2.31"]], "total": 2, "more": False},
     "get_machine": {"families": ["trackside_host_memory_available_bytes"]},
     "end_process": {"pid": 4711, "signal": "SIGTERM"},
-    "get_status": {"version": "0.1.0", "gpus": [], "nvml": {"error": ""}},
+    "get_status": {"version": __version__, "gpus": [], "nvml": {"error": ""}},
     "rotate_token": {"token": "…"},
     "send_message": {"jsonrpc": "2.0", "id": 1, "result": {"tools": []}},
     "get_silences": {"silences": [_SILENCE]},
@@ -274,8 +277,8 @@ RECORDED = DOCS.parent / "tests" / "behavior" / "recorded" / "api"
 
 CLIENT_PAGE = """# Python client
 
-The package `trackside` is everything that the training code imports. Its functions act on the run that was opened last; the first
-call opens one. This page is generated from the docstrings.
+The package `trackside` is everything that the training code imports. Its functions act on the default run, which was opened last; the first
+call opens one.
 
 | function | |
 |---|---|
@@ -287,12 +290,12 @@ COMMANDS_PAGE = """# Commands
 `trackside COMMAND --help` prints the same. Commands that read the history ask the running daemon, or read the file if there is
 none. `--web.credentials-file FILE`, before or after any command, names the
 [credentials of a daemon that requires them](web.md#our-commands). The exit status is 0, 1 for what a command could not do, and 2
-for a wrong command line or configuration.
-
-An option that is one of the [settings](configuration.md) is described there. Options that many commands have:
+for a wrong command line or configuration. Defaults are in brackets; options that are [settings](configuration.md) are described there.
+Arguments and options of several commands:
 
 """
-MANY = 5  # commands that have an option, from which on it is described once
+MANY = 3  # commands that have an option, from which on it is described once
+FEW = 12  # settings that a command lists as options
 
 
 def sections() -> dict[str, list[Metric]]:
@@ -346,7 +349,7 @@ def metrics_page() -> str:
         counts = Counter(label for one in members for label in one.labels)
         usual = [label for label, count in counts.items() if count > len(members) / 2]
         named = ", ".join(f"`{label}`" for label in usual)
-        parts.append(f"\n## {name}\n\n" + (f"All but those marked *only* have {named}.\n\n" if usual else ""))
+        parts.append(f"\n## {name}\n\n" + (f"Labels: {named}.\n\n" if usual else ""))
         parts += [_family(one, usual) for one in sorted(members, key=lambda one: one.name)]
     return "".join(parts)
 
@@ -356,19 +359,34 @@ def _family(one: Metric, usual: Sequence[str]) -> str:
     whole = set(usual) <= set(one.labels)
     labels = [label for label in one.labels if label not in usual] if whole else list(one.labels)
     more = f"{{{','.join(labels)}}}" if labels else ""
-    kind = "" if one.kind == "gauge" else f", {one.kind}"
+    kind = "" if one.kind == "gauge" or one.name.endswith(("_total", "_info")) else f", {one.kind}"
     only = "" if whole else ", *only*" if labels else ", *no labels*"
-    return f"- `{one.name}{more}`{kind}{only}: {re.split(r'[;.] ', one.help)[0].rstrip('.')}\n"
+    return f"- `{one.name}{more}`{kind}{only}: {SOURCE.sub('', re.split(r'[;.] ', one.help)[0].rstrip('.'))}\n"
 
 
 def configuration_page() -> str:
     """Return the text of docs/configuration.md."""
-    rows = []
+    groups: dict[str, dict[str, list[str]]] = {}
     for path in variables(Config).values():
         name = ".".join(path).replace("_", "-")
-        what = describe(Config, name)
-        rows.append(f"- `{name}`: {what}\n")
-    return CONFIGURATION + "".join(rows) + CLIENT
+        text = re.sub(r"\[default: (.*)\]$", r"[\1]", describe(Config, name))
+        groups.setdefault(path[0], {}).setdefault(text, []).append(name)
+    parts = [CONFIGURATION]
+    for name, rows in groups.items():
+        parts += [
+            f"\n## {name}\n\n".replace("_", "-"),
+            *(f"- {_together(names)}: {text}\n" for text, names in rows.items()),
+        ]
+    return "".join(parts) + CLIENT
+
+
+def _together(names: Sequence[str]) -> str:
+    """Return names that have one description, such as ``collector.{cpu,load}.enabled``."""
+    begin, end = names[0].split(".")[0], names[0].rpartition(".")[2]
+    inner = [one.removeprefix(f"{begin}.").removesuffix(f".{end}") for one in names]
+    if len(names) == 1 or any(f"{begin}.{part}.{end}" != one for part, one in zip(inner, names, strict=True)):
+        return ", ".join(f"`{one}`" for one in names)
+    return f"`{begin}.{{{','.join(inner)}}}.{end}`"
 
 
 def commands_page() -> str:
@@ -401,16 +419,20 @@ def _command(name: str, command: Any, level: int) -> str:
     settings = [one for one in command.params if one.name in paths and "__" in one.name]
     shown = [one for one in command.params if one not in settings and not one.hidden]
     rows = [line for one in shown if (line := _line(one)) not in _shared()]
-    parts = [f"\n{'#' * level} {name}\n\n`{usage}`\n\n{_paragraphs(command.help)}\n"]
+    shown_usage = f"`{usage}`\n\n" if arguments or members else ""
+    parts = [f"\n{'#' * level} {name}\n\n{shown_usage}{_paragraphs(command.help)}\n"]
     if rows:
         parts += ["\n", *rows]
-    if also := ", ".join(f"`{one.opts[0]}`" for one in shown if _line(one) in _shared()):
+    usual = [one for one in shown if _line(one) in _shared() and one.param_type_name == "option"]
+    if also := ", ".join(f"`{one.opts[0]}`" for one in usual):
         parts.append(f"\nAlso {also}.\n")
     if settings:
-        names = ", ".join(f"`{one.opts[0]}`" for one in settings)
-        parts.append(f"\n{_filled(f'Settings as options: {names}.')}\n")
-    for example in (line for line in (command.epilog or "").split("\n") if line.startswith("Example: ")):
-        parts.append(f"\nExample: `{example.removeprefix('Example: ')}`\n")
+        few = len(settings) <= FEW
+        names = [f"`{one.opts[0]}`" if few else f"`{one.opts[0][2:].partition('.')[0]}`" for one in settings]
+        text = f"{'Settings' if few else 'Many settings of'} {', '.join(dict.fromkeys(names))} are options, too."
+        parts.append(f"\n{_filled(text)}\n")
+    for example in re.findall("(?m)^Example: (.*)$", command.epilog or ""):
+        parts += [f"\nExample: `{example}`\n"] if example not in ("", usage) else []
     parts += [_command(f"{name} {under}", one, level + 1) for under, one in members.items()]
     return "".join(parts)
 
@@ -431,7 +453,7 @@ def _filled(text: str) -> str:
 def _spelling(parameter: Any) -> str:
     """Return how a parameter is written: ``RUN``, ``--limit N``, ``--clear / --no-clear``."""
     if parameter.param_type_name == "argument":
-        return written_argument(parameter).replace("|", "\\|")
+        return re.sub(r"^\[?RUN\]?(\.\.\.)?$", "RUN", written_argument(parameter)).replace("|", "\\|")
     names = ", ".join(parameter.opts) + "".join(f" / {one}" for one in parameter.secondary_opts)
     value = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
     return f"{names}{value}".replace("|", "\\|")
@@ -441,10 +463,10 @@ def _meaning(parameter: Any) -> str:
     """Return the help of a parameter in one line, with its default."""
     text, default = " ".join((parameter.help or "").split()), parameter.default
     if isinstance(parameter.show_default, str):
-        text += f" [default: {parameter.show_default}]"
+        text += f" [{parameter.show_default}]"
     elif parameter.show_default is not False and default not in (None, False, "", (), []) and not callable(default):
-        text += f" [default: {'on' if default is True else getattr(default, 'value', default)}]"
-    return text.replace("|", "\\|").replace("<", "&lt;")
+        text += f" [{'on' if default is True else getattr(default, 'value', default)}]"
+    return text.replace("[default: ", "[").replace("|", "\\|").replace("<", "&lt;")
 
 
 def client_page() -> str:
@@ -453,13 +475,11 @@ def client_page() -> str:
     parts = [CLIENT_PAGE]
     for name in names:
         summary = _prose((inspect.getdoc(getattr(trackside, name)) or "").partition("\n")[0]).strip()
-        place = _place(name)
-        anchor = "" if place.startswith("trackside.") else f'<a id="trackside.{name}"></a>'
-        parts.append(f"| {anchor}[`{name}`](#{place}) | {summary} |\n")
-    names = [name for name in names if _place(name).startswith("trackside.")]
-    parts += [_documented(f"trackside.{name}", getattr(trackside, name)) for name in names]
+        parts.append(f"| [`{name}`](#{_place(name)}) | {re.sub(', as `Run.*?`', '', summary)} |\n")
+    own = [name for name in names if _place(name) == name]
+    parts += [_documented(name, getattr(trackside, name)) for name in own]
     for name in CLASSES:
-        parts += _class(name, names if name == "Run" else ())
+        parts += _class(name, own if name == "Run" else ())
     return "".join(parts)
 
 
@@ -467,32 +487,34 @@ def python_page(page: str) -> str:
     """Return docs/python.md with its reference, made from the docstrings; what is before it stays."""
     begin, heading, _ = page.partition("## Reference\n")
     classes = [part for name in ("History", "RunHistory", "Series", "Media") for part in _class(name)]
-    return "".join([begin, heading, _documented("trackside.open", trackside.open), *classes])
+    return "".join([begin, heading, _documented("open", trackside.open), *classes])
 
 
-def _class(name: str, same: Collection[str] = ()) -> Iterator[str]:
-    """Yield the sections of a class and of its members; those that are functions of the package, too, refer to these."""
+def _class(name: str, functions: Collection[str] = ()) -> Iterator[str]:
+    """Yield the sections of a class and of its methods, without those that are functions of the package."""
     kind = getattr(trackside, name)
-    yield _documented(f"trackside.{name}", kind)
-    for one, member in vars(kind).items():
-        if not one.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
-            whole = _documented(f"{name}.{one}", member)
-            yield f"\n{whole.splitlines()[1]}\n\nAs [`trackside.{one}`](#trackside.{one}).\n" if one in same else whole
+    yield _documented(name, kind)
+    members = {one: member for one, member in vars(kind).items() if not one.startswith("_") and one not in functions}
+    properties = [
+        (one, inspect.getdoc(member) or "") for one, member in members.items() if isinstance(member, property)
+    ]
+    yield "\n" if properties else ""
+    yield from (f"- `{name}.{one}`: {' '.join(_prose(text).split())}\n" for one, text in properties)
+    yield from (_documented(f"{name}.{one}", member) for one, member in members.items() if inspect.isfunction(member))
 
 
 def _place(name: str) -> str:
-    """Return the anchor of a function: that of a method if it says that it does the same."""
-    same = re.search(r"\bas `(Run\.\w+)`", inspect.getdoc(getattr(trackside, name)) or "")
-    return same[1] if same else f"trackside.{name}"
+    """Return the heading's anchor of a function: that of a method if it says that it does the same."""
+    same = re.search(r"\bas `Run\.(\w+)`", inspect.getdoc(getattr(trackside, name)) or "")
+    return f"run{same[1]}" if same else name
 
 
 def _documented(name: str, what: Any) -> str:
-    """Return the section of a function, class or property: its signature and its docstring, whose lists have a bullet an entry."""
-    shown = name.rpartition(".")[2] if name.startswith("trackside.") else name
-    head = f'\n### <a id="{name}"></a>{name}\n'
-    if isinstance(what, property) or what is trackside.Run:  # init makes it
-        return f"{head}\n{_prose(inspect.getdoc(what) or '')}"
-    return f"{head}\n```text\n{shown}{_signature(what)}\n```\n\n{_prose(inspect.getdoc(what) or '')}"
+    """Return the section of a function or class: its signature and its docstring, whose lists have a bullet an entry."""
+    text = _prose(inspect.getdoc(what) or "")
+    if what is trackside.Run:  # init makes it
+        return f"\n### {name}\n\n{text}"
+    return f"\n### {name}\n\n```text\n{name}{_signature(what)}\n```\n\n{text}"
 
 
 def _signature(what: Any) -> str:
@@ -501,6 +523,9 @@ def _signature(what: Any) -> str:
     node: Any = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
     if isinstance(node, ast.ClassDef):
         return "()"
+    for one in ast.walk(node.args):  # the text has the types in words
+        if isinstance(one, ast.arg):
+            one.annotation = None
     names = (*node.args.posonlyargs, *node.args.args)
     shown = re.sub(r"^self(, )?", "", ast.unparse(node.args)) if names else ast.unparse(node.args)
     return f"({shown})" + ("" if isinstance(what, type) or node.returns is None else f" -> {ast.unparse(node.returns)}")
@@ -523,51 +548,86 @@ def _prose(docstring: str) -> str:
 
 def http_api_page() -> str:
     """Return the text of docs/http-api.md, made from the daemon's OpenAPI document and recorded answers."""
-    found, answers, examples = document(__version__), read_answers(), _examples()
+    found, answers = document(__version__), read_answers()["answers"]
     reasons = ", ".join(f"`{reason}`" for reason in sorted({*REASONS.values(), *OTHER_REASONS}))
-    parts = [HTTP_API.replace("REASONS", reasons)]
-    for group in found["tags"]:
-        parts.append(f"\n## {group['name']}\n")
-        for path, operations in found["paths"].items():
-            for method, operation in operations.items():
-                if operation["tags"] == [group["name"]]:
-                    parts += _operation(method.upper(), path, operation, answers["answers"], examples)
-    parts.append(
-        "\n## Types\n\n`T|null` may be null, `[T]` is a list, `{*: T}` has any names, and a `field~` may be absent.\n\n"
-    )
-    parts.append("`value` is a number, or the text `nan`, `inf` or `-inf`.\n\n| type | fields |\n|---|---|\n")
-    parts += [
-        f"| {name} | `{_notation(one)}` |\n".replace("|null", "\\|null") for name, one in answers["types"].items()
+    operations = [
+        (f"{method.upper()} {path}", operation)
+        for group in found["tags"]
+        for path, operations in found["paths"].items()
+        for method, operation in operations.items()
+        if operation["tags"] == [group["name"]]
     ]
+    uses: dict[str, list[str]] = {}
+    for _, operation in operations:
+        for one in operation["parameters"]:
+            uses.setdefault(_words(one), []).append(_kind(one))
+    shared = {words: kinds[0] if len(set(kinds)) == 1 else "" for words, kinds in uses.items() if len(kinds) > 1}
+    parts = [HTTP_API.replace("REASONS", reasons), *starmap(_row, shared.items())]
+    group, shown = "", dict[str, str]()
+    for name, operation in operations:
+        kind = _notation(answers.get(operation["operationId"], ""))
+        if operation["operationId"] in EXAMPLES or name in _examples():
+            shown.setdefault(kind, name)
+    for name, operation in operations:
+        if group != (group := operation["tags"][0]):
+            parts.append(f"\n## {group}\n")
+        parts += [f"\n### {name}\n\n", *_operation(name, operation, answers, shared, shown)]
     return "".join(parts)
 
 
+def _words(parameter: Mapping[str, Any]) -> str:
+    return f"`{parameter['name']}`: {parameter['description']}"
+
+
+def _row(words: str, kind: str) -> str:
+    return f"- {words.replace(':', f'{kind}:', 1)}\n"
+
+
+def _kind(parameter: Mapping[str, Any]) -> str:
+    """Return the type of a parameter, whether it has to be given, and its default."""
+    schema = parameter["schema"]
+    kind = "time" if "anyOf" in schema else "text" if schema["type"] == "string" else schema["type"]
+    if kind == "array":
+        kind = "repeatable"
+    parts = [kind] if kind != "text" and parameter["in"] == "query" else []
+    parts += ["required"] if parameter["required"] and parameter["in"] == "query" else []
+    if kind != "boolean" and schema.get("default"):
+        parts += [f"default {schema['default']}", *([f"at most {schema['maximum']}"] if "maximum" in schema else [])]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
 def _operation(
-    method: str, path: str, operation: Mapping[str, Any], answers: Mapping[str, Any], examples: Mapping[str, Any]
+    name: str,
+    operation: Mapping[str, Any],
+    answers: Mapping[str, Any],
+    shared: Mapping[str, str],
+    shown: dict[str, str],
 ) -> Iterator[str]:
-    yield f"\n### {method} {path}\n\n{operation['summary']} Role: `{operation['x-role']}`.\n"
+    """Yield the section of an operation; *shown* has the operations by their texts and types."""
+    method, path = name.split()
+    role = operation["x-role"]
+    yield operation["summary"]
+    yield "\n" if role == ("read" if method == "GET" else "write") else f" Role: `{role}`.\n"
     if description := operation.get("description"):
-        yield f"\n{description}\n"
-    if parameters := operation["parameters"]:
-        yield "\n| parameter | in | type | meaning |\n|---|---|---|---|\n"
-        for one in parameters:
-            place = "query, required" if one["in"] == "query" and one["required"] else one["in"]
-            yield f"| `{one['name']}` | {place} | {_kind(one)} | {one['description']} |\n"
-    body = operation.get("requestBody")
-    if body:
-        yield f"\nBody: {_code(body['description'])}\n"
-    name = operation["operationId"]
-    if name in answers:
-        yield f"\nAnswer: `{_notation(answers[name])}`\n"
-    asked, answer = examples.get(f"{method} {path}", (path, None))
+        as_of = shown.setdefault(description, name)
+        yield f"\n{description if as_of == name else f'As of `{as_of}`.'}\n"
+    parameters = operation["parameters"]
+    if own := [one for one in parameters if _words(one) not in shared]:
+        yield from ("\n", *(_row(_words(one), _kind(one)) for one in own))
+    usual = [one for one in parameters if _words(one) in shared and one["in"] == "query"]
+    if also := ", ".join(f"`{one['name']}`{'' if shared[_words(one)] else _kind(one)}" for one in usual):
+        yield f"\nAlso {also}.\n"
+    asked, answer = _examples().get(name, (path, None))
     asked = re.sub(r"{(\w+)}", lambda place: PLACES[place[1]], asked)
-    answer = EXAMPLES.get(name, answer)
-    if answer is None and answers.get(name) in ("Alert", "Capture"):
-        answer = examples[{"Alert": "GET /alerts/{number}", "Capture": "GET /captures/{capture}"}[answers[name]]][1]
-    data = f" -d '{body['description']}'" if body and body["description"].startswith("{") else ""
-    words = "" if method == "GET" else f" -X {method}"
-    shown = "" if answer is None else f"{_shortened(answer)}\n"
-    yield f"\n```text\n$ curl -H \"$TOKEN\"{words}{data} '{API}{asked}'\n{shown}```\n"
+    answer = EXAMPLES.get(operation["operationId"], answer)
+    body = operation.get("requestBody", {}).get("description", "")
+    data = f" -d '{body}'" if body.startswith("{") else " --data-binary @run.csv" if body else ""
+    words = "" if method == "GET" or data else f" -X {method}"
+    kind = _notation(answers.get(operation["operationId"], ""))
+    lines = f"{_shortened(answer)}\n" if shown.get(kind) == name else ""
+    yield f'\n```text\n$ curl -H "$TOKEN"{words}{data} "$API{asked}"\n{lines}```\n'
+    if kind in shown and not lines:
+        yield f"\nThe answer is as of `{shown[kind]}`.\n"
 
 
 def _notation(of: Any) -> str:
@@ -579,6 +639,7 @@ def _notation(of: Any) -> str:
     return str(of)
 
 
+@cache
 def _examples() -> dict[str, tuple[str, Any]]:
     """Return by method and path a recorded question and its answer, the first with something in it."""
     patterns = [(one, re.compile(re.sub(r"{\w+}", "[^/?]+", one.path))) for one in ENDPOINTS]
@@ -597,14 +658,15 @@ def _examples() -> dict[str, tuple[str, Any]]:
 
 
 def _shortened(answer: Mapping[str, Any]) -> str:
-    """Return an answer with a line for each field, and one element of each list."""
-    lines = [f'  "{name}": {_cut(json.dumps(_first(value), ensure_ascii=False))}' for name, value in answer.items()]
+    """Return an answer with a line for each field that has something, and one element of each list."""
+    some = {name: value for name, value in answer.items() if value not in (None, "", [], {})} or answer
+    lines = [f'  "{name}": {_cut(json.dumps(_first(value), ensure_ascii=False))}' for name, value in some.items()]
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _first(value: Any) -> Any:
     if isinstance(value, list):
-        return [_first(one) for one in value[: 1 if value and isinstance(value[0], (dict, list)) else 6]]
+        return [_first(one) for one in value[: 1 if value and isinstance(value[0], (dict, list, str)) else 5]]
     return {name: _first(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
@@ -613,36 +675,29 @@ def _cut(text: str) -> str:
 
 
 def alerts_page(page: str) -> str:
-    """Return docs/alerts.md with the table and the sections of the alerts from the catalogue; the rest of *page* stays."""
-    table, sections = ["| alert | severity |\n|---|---|\n"], []
+    """Return docs/alerts.md with the list and the sections of the alerts from the catalogue; the rest of *page* stays."""
+    names, sections = [], []
     for group, (intro, troubles) in GROUPS.items():
-        table.append(f"| **{group}** | |\n")
-        table += [f"| [{one.name}](#{one.name.lower()}) | {one.severity} |\n" for one in troubles]
+        names.append(f"- {group}: {', '.join(f'[{one.name}](#{one.name.lower()})' for one in troubles)}\n")
         sections += [f"## {group}\n", *([f"{intro}\n"] if intro else []), *map(_alert, troubles)]
-    for name, text in (("table", "".join(table)), ("sections", "\n".join(sections))):
+    for name, text in (("list", "".join(names)), ("sections", "\n".join(sections))):
         begin, end = f"<!-- {name} of model/troubles.md -->\n", f"\n<!-- end of the {name} -->"
         page = page.partition(begin)[0] + begin + "\n" + text + end + page.partition(end)[2]
     return page
 
 
 def _alert(trouble: Trouble) -> str:
-    """Return the section of an alert: its fixed summary and meaning, its next steps by case, and what else there is."""
-    steps = [f"**Next steps**{f' ({case})' if case else ''}: {text}" for case, text in trouble.steps.items()]
-    parts = [f"### {trouble.name}", f"{trouble.summary} {trouble.meaning}", *steps, trouble.more]
+    """Return the section of an alert: severity, fixed summary and meaning, usual next steps, and what else there is."""
+    more = trouble.more if "\n- " in trouble.more else trouble.more.removeprefix("- ").replace("\n  ", "\n")
+    shown = {"": trouble.steps[""]} if "" in trouble.steps else trouble.steps
+    steps = [f"**Do{f' ({case})' if case else ''}:** {text}" for case, text in shown.items()]
+    parts = [
+        f"### {trouble.name}",
+        f"**{trouble.severity}:** {trouble.summary} {trouble.meaning}",
+        *steps,
+        more,
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _kind(parameter: Mapping[str, Any]) -> str:
-    """Return the type of a parameter: ``string``, or ``string, repeatable`` for a list."""
-    schema = parameter["schema"]
-    if "anyOf" in schema:
-        return "number or date"
-    return f"{schema['items']['type']}, repeatable" if schema["type"] == "array" else str(schema["type"])
-
-
-def _code(text: str) -> str:
-    """Return an example as code; a description of a body in words stays as it is."""
-    return f"`{text}`" if text.startswith("{") else text
 
 
 def _groups() -> list[rule_file.Group]:

@@ -67,41 +67,33 @@ def init(
     profile: Mapping[str, Any] | None = None,
     page: bool = False,
 ) -> Run:
-    """Open a run, and make it the default run, which `push`, `finish` and the other functions of the package use.
+    """Open a run, and make it the default run of `push` and the other functions.
 
     Args:
         name: Name that people see. Default: ``$TRACKSIDE_RUN_NAME``, else the script's name with the cluster's job id.
         id: Identifier of the run, the same on all ranks. Default: ``$TRACKSIDE_RUN_ID``, else the launcher's, else
-            random. The id of an ended run resumes it as a new attempt.
-        config: Configuration, stored with the run as JSON of at most 1 MiB: a mapping, a dataclass, a ``Namespace`` or any
-            object with fields. Values that JSON does not have are written as text. A configuration that cannot be read is
-            left out, with a warning.
+            random. That of an ended run resumes it as a new attempt.
+        config: Configuration, stored as JSON of at most 1 MiB: a mapping, a dataclass or any object with fields. Values
+            that JSON does not have become text. One that cannot be read is left out, with a warning.
         tags: Words to find the run by. Default: ``$TRACKSIDE_TAGS``, separated by commas.
         total_steps: Number of steps the run will have, for its progress and the remaining time.
-        flops_per_step: Floating-point operations of the model in a step, of this rank's share. They are summed for MFU.
-            Only the first of this argument and the next two counts. A value that is not a positive number is left out,
-            with a warning.
+        flops_per_step: Floating-point operations of the model in a step, of this rank's share, for MFU. Of this and the
+            next two, the first counts. One that is no positive number is left out, with a warning.
         flops_per_token: Floating-point operations of the model for a token, if you push ``tokens``.
-        parameters: Number of parameters of the model; six operations for each parameter and token (Kaplan et al. 2020;
-            PaLM, appendix B).
-        peak_flops: Peak FLOP/s of this rank's devices. Default: the daemon's value for the GPU, for dense tensor
-            operations in bfloat16.
-        endpoint: Address of the daemon, ``ipc://PATH`` or ``tcp://HOST:PORT``. Default: ``$TRACKSIDE_ENDPOINT``, else the
-            client searches the usual sockets.
+        parameters: Number of parameters; six operations for each and token (Kaplan et al. 2020; PaLM, appendix B).
+        peak_flops: Peak FLOP/s of this rank's devices. Default: the GPU's for dense tensor operations in bfloat16.
+        endpoint: Address of the daemon, ``ipc://PATH`` or ``tcp://HOST:PORT``. Default: ``$TRACKSIDE_ENDPOINT``, else
+            the usual sockets.
         enabled: False opens a run that does nothing; so does ``$TRACKSIDE_DISABLED=1``.
-        ranks: ``zero`` lets only rank 0 push; on other ranks the run does nothing. Default: ``$TRACKSIDE_RANKS``, else
-            ``all``. The rank comes from the launcher's environment or an initialized process group.
-        roles: What keys are, where their names do not show it: ``{"loss": "objective"}``. Keys may have ``*`` and ``?``. A
+        ranks: ``zero`` lets only rank 0 push. Default: ``$TRACKSIDE_RANKS``, else ``all``. The rank comes from the
+            launcher's environment or an initialized process group.
+        roles: What keys are whose names do not show it: ``{"loss": "objective"}``. Keys may have ``*`` and ``?``. A
             role is ``loss``, ``objective`` (it may rise in a healthy run), ``reward``, ``evaluation``, ``gradient``,
             ``rate``, ``update``, ``duration`` or ``memory``; others are left out, with a warning.
-        profile: Plan of profiles: ``{"epochs": [1, 5], "steps": 50, "warmup": 5}`` records 50 optimizer steps about 5 steps
-            after the pushed ``epoch`` has reached 1 and 5; without ``epochs`` once, after 5 steps. ``shapes``, ``stacks``
-            and ``memory`` are options of the profile. To be set before PyTorch is imported, so that PyTorch records
-            itself: the variables of docs/captures.md, as `trackside run` does. Otherwise the client records.
-        page: Whether alerts of this run may page somebody, on a machine of many users: it sets the tag ``page``.
-
-    Returns:
-        The run.
+        profile: Plan of profiles: ``{"epochs": [1, 5], "steps": 50, "warmup": 5}`` records 50 optimizer steps 5 steps
+            after the pushed ``epoch`` has reached 1 and 5; without ``epochs`` once. ``shapes``, ``stacks`` and
+            ``memory`` are options. PyTorch records itself with the variables of docs/captures.md, else the client.
+        page: Whether alerts of this run may page somebody on a machine of many users: it sets the tag ``page``.
 
     Raises:
         TypeError: ``total_steps`` is not a whole number.
@@ -188,12 +180,12 @@ def open_by(opener: Callable[[], object]) -> None:
 
 
 def phase(name: str) -> Phase:
-    """Time a phase of the default run, as `Run.phase`. The run is resolved when the phase begins."""
+    """Time a phase, as `Run.phase`. The run is resolved when the phase begins."""
     return Phase(_default_queue.mark, name)
 
 
 def data(loader: Iterable[T], describe: Callable[[Any], object] | None = None) -> TimedLoader[T]:
-    """Wrap a data loader as `Run.data`. The default run is resolved when an iteration begins."""
+    """Wrap a data loader, as `Run.data`. The run is resolved when an iteration begins."""
     return TimedLoader(_default_queue.mark, loader, _default_queue.join_next_push, describe)
 
 
@@ -206,7 +198,7 @@ def watch(
     replicas: bool | None = None,
     replicas_except: str | Sequence[str] = (),
 ) -> Watcher:
-    """Measure a PyTorch model in the default run, as `Run.watch`."""
+    """Measure a PyTorch model, as `Run.watch`."""
     return _default().watch(
         model,
         optimizer,
@@ -227,53 +219,53 @@ def observe(
     attention: str | Sequence[str] = (),
     every: int | str = "auto",
 ) -> Watcher:
-    """Measure distributions inside a PyTorch model in the default run, as `Run.observe`."""
+    """Measure distributions inside a PyTorch model, as `Run.observe`."""
     chosen = {"weights": weights, "gradients": gradients, "activations": activations, "attention": attention}
     return _default().observe(model, optimizer, every=every, **chosen)  # type: ignore[arg-type]
 
 
 @by_position_too
 def log_image(key: str, image: Any, *, step: int | None = None) -> None:
-    """Record an image in the default run, as `Run.log_image`."""
+    """Record an image, as `Run.log_image`."""
     _default().log_image(key, image, step=step)
 
 
 @by_position_too
 def log_text(key: str, text: str, *, step: int | None = None) -> None:
-    """Record a text in the default run, as `Run.log_text`."""
+    """Record a text, as `Run.log_text`."""
     _default().log_text(key, text, step=step)
 
 
 @by_position_too
 def log_table(key: str, rows: Any, *, step: int | None = None, columns: Sequence[str] | None = None) -> None:
-    """Record a table in the default run, as `Run.log_table`."""
+    """Record a table, as `Run.log_table`."""
     _default().log_table(key, rows, step=step, columns=columns)
 
 
 @by_position_too
 def log_histogram(key: str, values: Any, *, step: int | None = None) -> None:
-    """Record a histogram in the default run, as `Run.log_histogram`."""
+    """Record a histogram, as `Run.log_histogram`."""
     _default().log_histogram(key, values, step=step)
 
 
 def event(kind: str, /, **fields: Any) -> None:
-    """Record an event in the default run, as `Run.event`."""
+    """Record an event, as `Run.event`."""
     _default().event(kind, **fields)
 
 
 def summary(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-    """Set results of the default run, as `Run.summary`."""
+    """Set results of the run, as `Run.summary`."""
     _default().summary(values, **named)
 
 
 @by_position_too
 def alert(title: str, text: str = "", *, severity: Severity = "warning") -> None:
-    """Raise an alert in the default run, as `Run.alert`."""
+    """Raise an alert, as `Run.alert`."""
     _default().alert(title, text, severity=severity)
 
 
 def correlation_id() -> str:
-    """Return the id by which other systems refer to this job, for the training's own messages; empty for none.
+    """Return the id by which other systems refer to this job; empty for none.
 
     It is ``$TRACKSIDE_CORRELATION_ID``, else ``$TRACEPARENT``. The run, its alerts and the daemon's log have it too.
     """
@@ -281,7 +273,7 @@ def correlation_id() -> str:
 
 
 def finish(status: Status = "finished") -> None:
-    """End the default run, as `Run.finish`. The next push opens another one.
+    """End the run, as `Run.finish`. The next push opens another one.
 
     In a forked child this leaves the parent's run alone.
     """

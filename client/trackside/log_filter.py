@@ -10,8 +10,8 @@ NONE = "-"  # what the fields have without a run, or before the first step
 class LogFilter(logging.Filter):
     """Adds fields to log records for formatters: ``run``, ``trackside_run_id``, ``rank``, ``step`` and ``correlation_id``.
 
-    Without an open run the first four are ``-``, and the last is without an id. It opens no run and drops no record. Add it to a handler: a logger's filters do not
-    see the records of the loggers below it.
+    Without an open run the first four are ``-``, and the last is without an id. It opens no run and drops no record. Add
+    it to a handler: a logger's filters do not see the records of the loggers below it.
 
     Example:
         >>> handler = logging.StreamHandler()

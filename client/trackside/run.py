@@ -52,19 +52,13 @@ def _warn_position(function: str, name: str) -> None:
 class Run:
     """One process's part in a training run. `init` or the first push creates it.
 
-    A run is a context manager: it ends with the block, as failed if the block raises::
+    It is a context manager, and ends with the block, as failed if that raises::
 
         with trackside.init("baseline") as run:
             run.push(step=0, loss=2.3)
 
-    A pickled run is the default run of the process that unpickles it, or does nothing there if it was not open. A copy is
-    the same run.
-
-    Args:
-        queue: Queue that pushes go through.
-
-    Attributes:
-        queue: The queue. Integrations use it; training code does not need it.
+    A pickled run is the default run of the process that unpickles it, or does nothing there if it was not open. A copy
+    is the same run. Integrations use its ``queue``; training code does not need it.
     """
 
     __slots__ = ("__weakref__", "queue")
@@ -104,21 +98,19 @@ class Run:
     def push(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
         """Record one step's numbers. The call returns at once and never raises; after the run's end it does nothing.
 
-        A value is an int, a float, or anything with ``__float__``, which is read at once. A mapping among the values is
-        flattened: ``{"eval": {"bleu": 31.2}}`` has the key ``eval.bleu``. A CUDA tensor of one element is
-        copied without waiting, and its value is recorded at a later push or at the end of the run; an array of JAX is read
-        by the client's thread once it is computed. Of a DTensor the local part counts. NaN and infinities are recorded. A value that is not a number is dropped and counted, with one
-        warning per key.
+        A value is an int, a float, or anything with ``__float__``. A mapping among the values is flattened:
+        ``{"eval": {"bleu": 31.2}}`` has the key ``eval.bleu``. A CUDA tensor of one element is copied without waiting,
+        and recorded at a later push or the run's end; an array of JAX once it is computed; of a DTensor the local part.
+        NaN and infinities are recorded. What is not a number is dropped and counted, with one warning per key.
 
         Args:
             values: Numbers by key, for keys that are not Python names: ``{"eval/bleu": 31.2}``.
-            step: Step that the numbers belong to. Without it they join the current step, or begin the next one if one of
-                the keys was already pushed in the current step.
+            step: Step that the numbers belong to. Without it they join the current step, or begin the next one if one
+                of the keys was already pushed in the current step.
             named: Numbers by key: ``loss=loss``.
 
         Example:
-            >>> run.push(step=step, loss=loss, tokens=batch.numel())
-            >>> run.push({"eval/bleu": 31.2}, step=step)
+            >>> run.push({"eval/bleu": 31.2}, step=step, loss=loss)
         """
         # Between two steps of a training the CPU caches are cold, and each object touched is a cache miss. So the usual
         # push is in one piece here, and `RowQueue.push` has everything else.
@@ -146,8 +138,6 @@ class Run:
     def log(self, values: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         """Push numbers as ``wandb.log`` counts steps: each call is a step, unless it says otherwise.
 
-        It is `push` in all else: it returns at once and never raises.
-
         Args:
             values: Numbers by key.
             step: Step that the numbers belong to. Without it they belong to the current step until that has ended.
@@ -160,16 +150,13 @@ class Run:
         self.queue.log(values, step, ends=step is None if commit is None else bool(commit))
 
     def phase(self, name: str) -> Phase:
-        """Time a phase of the training, as a context manager or a decorator.
+        """Time a phase of the training, as a context manager or a decorator of functions and coroutines.
 
-        The time of a phase excludes the phases nested in it. The time of ``eval`` and ``checkpoint`` is no part of the
-        step duration. Only the thread that opened the run has phases: in other threads this does nothing.
+        The time of a phase excludes the phases nested in it. ``eval`` and ``checkpoint`` are no part of the step
+        duration. Only the thread that opened the run has phases: in other threads this does nothing.
 
         Args:
             name: ``data``, ``forward``, ``backward``, ``optimizer``, ``eval``, ``checkpoint`` or any other name.
-
-        Returns:
-            A context manager that can be used any number of times and decorates functions and coroutines.
 
         Raises:
             TypeError: The name is not a string, or the decorated function is a generator function.
@@ -183,21 +170,18 @@ class Run:
     def data(self, loader: Iterable[T], describe: Callable[[Any], object] | None = None) -> TimedLoader[T]:
         """Wrap a data loader so that the wait for each batch is timed, as phase ``data``.
 
-        The first batch of each iteration over the loader is counted apart from the others, together with the time in
-        which the loader starts its workers. What the workers of a ``DataLoader`` do is measured too, and joins a push each
-        second: ``data/transform_seconds`` and more.
+        The first batch of each iteration, with the start of workers, is counted apart. What the workers of a
+        ``DataLoader`` do is measured too (``data/transform_seconds`` and more), and joins a push each second. The
+        result has the length and the attributes of the loader.
 
-        Which samples the batches of the last steps had is kept here, in 1 MiB at most. A daemon asks for those of a step in
-        which the loss or the gradients go wrong, and its alert names them. No random number is drawn for that.
+        Which samples the batches of the last steps had is kept here, in 1 MiB at most. A daemon asks for those of a
+        step in which the loss or the gradients go wrong, and its alert names them. No random number is drawn for that.
 
         Args:
             loader: A ``DataLoader``, a generator, or any other iterable.
-            describe: Turns the index of a sample into a name, such as its path. It is called in a thread of its own, for some
-                samples of a batch that a daemon asks for, and not waited for longer than a second. Without it, a name is
-                looked up in ``samples``, ``imgs`` and ``files`` of the data set.
-
-        Returns:
-            An iterable with the length and the attributes of the loader.
+            describe: Turns the index of a sample into a name, such as its path; called in a thread of its own for some
+                samples that a daemon asks for, a second at most. Default: ``samples``, ``imgs`` or ``files`` of the
+                data set.
 
         Example:
             >>> for batch in run.data(loader, describe=lambda index: paths[index]):
@@ -218,10 +202,10 @@ class Run:
         """Measure a PyTorch model and time its steps. The measured values join the next push.
 
         Values: ``grad_norm``, ``param_norm`` and ``update_ratio`` (norm of a step's weight change over the norm of the
-        weights, from a sample of the weights). For a sharded model the ranks send ``grad_norm_local_squared``, and the
-        daemon computes ``grad_norm``. Events: ``model``, with the parameters
-        by module, and ``nonfinite_gradients``, with the first such layer. Phases: ``forward``,
-        ``backward`` and ``optimizer``, on a GPU also by its own clock. On GPUs: memory in use.
+        weights, from a sample of them). Of a sharded model the ranks send ``grad_norm_local_squared``, from which the
+        daemon computes ``grad_norm``. Events: ``model``, with the parameters by module, and ``nonfinite_gradients``,
+        with the first such layer. Phases: ``forward``, ``backward`` and ``optimizer``, on a GPU also by its own clock,
+        and its memory.
 
         Ranks that must have the same parameters send a hash of a part of them at some steps, and the daemon reports
         ``ReplicasDiffer`` once the bits of one differ. Batch norm's statistics are not compared.
@@ -231,17 +215,18 @@ class Run:
 
         Args:
             model: A ``torch.nn.Module``, also compiled, or wrapped by DDP or FSDP. It is not kept alive.
-            optimizer: Optimizer whose steps are measured; None for the first one that steps and has parameters of the
-                model.
-            layers: Names of layers, or patterns such as ``"*.attn"``, whose gradient norms are pushed at each step as
-                ``grad_norm/LAYER``.
+            optimizer: Optimizer whose steps are measured; by default the first one that steps with the model's
+                parameters.
+            layers: Names of layers, or patterns such as ``"*.attn"``, whose norms are pushed as ``grad_norm/LAYER``.
             distributions: Also measure weights and gradients as distributions, as `observe` does.
-            replicas: None compares what DDP replicates, and DTensors between the ranks with the same part, as of HSDP and
-                tensor parallelism. True compares all other parameters and buffers between all ranks, too; False nothing.
+            replicas: None compares what DDP replicates, and DTensors between the ranks with the same part, as of HSDP
+                and tensor parallelism. True compares all other parameters and buffers between all ranks, too; False
+                nothing.
             replicas_except: Names, or patterns, of parameters and buffers that may differ between the ranks.
 
         Returns:
-            A watcher. ``layers_for(steps)`` pushes the norms of all layers for a while, ``stop()`` ends the measurements.
+            A watcher. ``layers_for(steps)`` pushes the norms of all layers for a while, ``stop()`` ends the
+            measurements.
 
         Raises:
             TypeError: The model is not a ``torch.nn.Module``.
@@ -265,10 +250,10 @@ class Run:
     ) -> Watcher:
         """Measure what happens inside a PyTorch model, as distributions by layer; watch the model, too.
 
-        At some steps the values of each layer's weights and gradients, and of the outputs of chosen modules, are counted in
-        buckets that grow by powers of two, on their device: nothing waits for it. With them: sum, squares and the largest
-        value; how far the optimizer moves each layer, and in how many directions; of attention the entropy and the largest
-        logit of each head. Hooks on modules exist in these steps only. Modules in compiled code cannot be observed.
+        At some steps the values of each layer's weights and gradients, and of the outputs of chosen modules, are
+        counted on their device in buckets that grow by powers of two. With them: sum, squares and the largest value;
+        how far the optimizer moves each layer, and in how many directions; of attention the entropy and the largest
+        logit of each head. Hooks exist in these steps only. Modules in compiled code cannot be observed.
 
         Args:
             model: A ``torch.nn.Module``. If it is watched already, that goes on.
@@ -277,8 +262,8 @@ class Run:
             gradients: Measure the gradients.
             activations: Names of modules, or patterns such as ``"*.mlp"``, whose outputs are measured.
             attention: Names of modules, or patterns such as ``"*.attn"``, whose attention is measured.
-            every: Steps from one measurement to the next, or ``auto`` for so many that all of it costs 0.3 % of the time at
-                most, after some measurements in the first 256 steps.
+            every: Steps between measurements, or ``auto`` for so many that all costs 0.3 % of the time at most, after
+                some measurements in the first 256 steps.
 
         Returns:
             As `watch`.
@@ -302,10 +287,10 @@ class Run:
         """Record an image, for the page of the run and for reports. The call copies it and returns; it never raises.
 
         Args:
-            key: Its name, such as ``samples``; images of one name are a series over steps.
-            image: An array or tensor of height x width, with one to four channels last or, as PyTorch has them, first: whole
-                numbers are 0 to 255, others 0 to 1. Or a Pillow image, a Matplotlib figure, or a PNG file as bytes, at most
-                1 MiB. A tensor on a device is waited for. Of a side above 1,024 pixels each second, third, … is taken.
+            key: Its name, such as ``samples``; what has one name is a series over steps, here and in the next three.
+            image: An array or tensor of height x width, with one to four channels last or first: whole numbers are 0 to
+                255, others 0 to 1. Or a Pillow image, a Matplotlib figure, or a PNG file as bytes, at most 1 MiB. A
+                tensor on a device is waited for. Of a side above 1,024 pixels each second, third, … is taken.
             step: Its step; None for the current one.
 
         Example:
@@ -315,12 +300,7 @@ class Run:
 
     @by_position_too
     def log_text(self, key: str, text: str, *, step: int | None = None) -> None:
-        """Record a text, such as a generated one; at most 65,536 characters, without what looks like a secret.
-
-        Args:
-            key: Its name; texts of one name are a series over steps.
-            text: The text.
-            step: Its step; None for the current one.
+        """Record a text of at most 65,536 characters, without what looks like a secret.
 
         Example:
             >>> run.log_text("completion", tokenizer.decode(tokens), step=step)
@@ -332,7 +312,7 @@ class Run:
         """Record a table of at most 1,000 rows, 64 columns and 256 KiB; further rows are left out and counted.
 
         Args:
-            key: Its name; tables of one name are a series over steps.
+            key: Its name.
             rows: Rows as sequences or as mappings by column, columns by name, or a data frame.
             step: Its step; None for the current one.
             columns: Names of the columns, if the rows are sequences.
@@ -347,12 +327,10 @@ class Run:
         """Record the distribution of numbers, in 64 bins of equal width.
 
         Args:
-            key: Its name; histograms of one name are a series over steps.
-            values: An array, a tensor, which is waited for, or numbers. Of more than a million each second, third, … counts.
+            key: Its name.
+            values: An array, a tensor, which is waited for, or numbers. Of more than a million each second, third, …
+                counts.
             step: Its step; None for the current one.
-
-        Example:
-            >>> run.log_histogram("lengths", lengths, step=step)
         """
         self.queue.append_media("histogram", key, step, lambda: histogram_json(values))
 
@@ -361,8 +339,8 @@ class Run:
 
         Args:
             kind: ``checkpoint``, ``resume`` or any other word.
-            fields: Details. Values that JSON does not have are written as text. An event of more than 4,096 characters is
-                recorded without its fields, with one warning.
+            fields: Details. Values that JSON does not have become text. Of an event of more than 4,096 characters they
+                are left out, with one warning.
 
         Example:
             >>> run.event("checkpoint", path=path, seconds=12.5)
@@ -373,8 +351,8 @@ class Run:
         """Set results of the run, which lists and comparisons show. The last value of each key wins; None removes it.
 
         Args:
-            values: Results by key, for keys that are not Python names. A result is a number, a text, or anything that JSON
-                has. A tensor without dimensions is read at once, which waits for its device.
+            values: Results by key, for keys that are not Python names: numbers, texts, or anything that JSON has. A
+                tensor without dimensions is read at once, which waits for its device.
             named: Results by key.
 
         Example:
@@ -394,20 +372,21 @@ class Run:
     ) -> dict[str, Any]:
         """Measure latency, throughput and agreement of a model in this process, and add the results to the run.
 
-        Copies of the model are measured. `trackside benchmark` measures in processes of their own, and so also shows the
-        differences between processes, the time to load and the peak memory.
+        Copies of the model are measured. `trackside benchmark` measures in processes of their own, and so also shows
+        the differences between processes, the time to load and the peak memory.
 
         Args:
             model: A ``torch.nn.Module``, or a function.
-            inputs: Its arguments: a mapping by name, a tuple by place, anything else as the only one; or a function of a
-                batch size, and a length, that returns them; *batch_sizes* and *lengths* need such a function.
-            variants: ``fp32``, ``bf16``, ``int8-dynamic`` and others; the first is what the others are compared with.
+            inputs: Its arguments: a mapping by name, a tuple by place, anything else as the only one; or a function of
+                a batch size, and a length, that returns them; *batch_sizes* and *lengths* need such a function.
+            variants: ``fp32``, ``bf16``, ``int8-dynamic`` and others; the first is the reference.
             batch_sizes: Inputs in a call.
             lengths: Lengths of each input.
             seconds: Seconds for each combination of those.
 
         Returns:
-            ``variants`` and ``comparisons``, each value with its 95 % interval, and ``sentences``. See docs/benchmark.md.
+            ``variants`` and ``comparisons``, each value with its 95 % interval, and ``sentences``. See
+            docs/benchmark.md.
 
         Raises:
             TypeError: *variants* are given for a function.
@@ -429,7 +408,7 @@ class Run:
         Args:
             title: What is wrong. The same title is the same alert.
             text: Details, at most 4,096 characters.
-            severity: ``info``, ``warning`` or ``critical``. Any other value counts as ``warning``, with one warning.
+            severity: ``info``, ``warning`` or ``critical``; another value counts as ``warning``, with one warning.
 
         Example:
             >>> run.alert("loss is not falling", f"{loss:.3f} for 1000 steps")

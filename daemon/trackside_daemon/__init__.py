@@ -4,4 +4,4 @@ It samples GPUs and the host, receives what the training pushes, keeps all of it
 metrics to Prometheus, an API and two dashboards.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

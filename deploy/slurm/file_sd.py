@@ -2,6 +2,7 @@
 """Write the nodes of a Slurm cluster as targets for file_sd_configs of Prometheus. Needs sinfo and Python only.
 
 The script replaces the file atomically, and only after sinfo answered: while Slurm is down, the old file stays.
+While all nodes are powered down, the list is empty.
 
 """
 
@@ -19,11 +20,14 @@ from pathlib import Path
 SINFO = ["sinfo", "--Node", "--noheader", "--format=%N|%o|%T"]
 """The node's name, its address, and its state."""
 
-OFF = "~%"
-"""Last characters of the states of nodes that are powered down or powering down, which are no targets."""
+OFF = re.compile(r".*[~%]|power(ed|ing)?_down\W?", re.ASCII)
+"""States of nodes that are powered down or powering down, which are no targets."""
 
-QUIET = re.compile(r"(drain|maint|reboot)[a-z]*", re.ASCII)
+QUIET = re.compile(r"(drain|maint|reboot|fail|powering_up)[a-z]*", re.ASCII)
 """States in which nobody is to be called: they are a label of the target, node_state, which only `up` keeps."""
+
+FLAGS = {"$": "maint", "^": "reboot", "#": "powering_up"}
+"""Last characters of other states in which nobody is to be called."""
 
 SECONDS = 30
 LABEL = re.compile(r"([A-Za-z_]\w*)=(.+)", re.ASCII)
@@ -55,6 +59,15 @@ def asked(partitions: list[str], nodes: str) -> str:
     return done.stdout
 
 
+def quiet(state: str) -> str:
+    """Return the state in which nobody is to be called; empty for a node in use, and for one that is down unexpectedly."""
+    word = QUIET.match(state)
+    if word is not None:
+        return word[0]
+    # A node in use that is to reboot, such as allocated@, works until it does.
+    return "reboot" if state == "down@" else FLAGS.get(state[-1:], "")
+
+
 def groups(printed: str, port: int, labels: dict[str, str]) -> list[dict[str, object]]:
     """Return one target group per node. A node in two partitions appears once; its name is the instance label.
 
@@ -66,13 +79,13 @@ def groups(printed: str, port: int, labels: dict[str, str]) -> list[dict[str, ob
     for row in rows:
         if len(row) != 3:
             raise NoNodesError(f"sinfo printed {'|'.join(row)!r} instead of NAME|ADDRESS|STATE")
-    found = {name: (address, QUIET.match(state)) for name, address, state in rows if state[-1:] not in OFF}
-    if not found:
-        raise NoNodesError("sinfo lists no node that is powered up; check the names of the partition and the nodes")
+    if not rows:
+        raise NoNodesError("sinfo lists no node; check the names of the partition and the nodes")
+    found = {name: (address, quiet(state)) for name, address, state in rows if not OFF.fullmatch(state)}
     return [
         {
-            "targets": [f"{address}:{port}"],
-            "labels": {"instance": name, **labels, **({"node_state": state[0]} if state else {})},
+            "targets": [f"[{address}]:{port}" if ":" in address else f"{address}:{port}"],
+            "labels": {"instance": name, **labels, **({"node_state": state} if state else {})},
         }
         for name, (address, state) in sorted(found.items())
     ]

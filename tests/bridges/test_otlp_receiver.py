@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
+import pwd
 import socket
 from contextlib import suppress
 from typing import Any
@@ -20,6 +23,7 @@ from trackside_daemon.bridges.otlp import receiver
 from trackside_daemon.bridges.otlp.receiver import KEPT_SECONDS, OtlpCollector, decode
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.foreign import ForeignFamilies
+from trackside_daemon.linux.socket_address import may_push, user_of
 from trackside_daemon.web import otlp
 from trackside_daemon.web.http.address import AddressError
 from trackside_daemon.web.otlp import OtlpReceiver, otlp_server
@@ -50,8 +54,9 @@ class Receiver:
 
     def __init__(self, authorization: str = "") -> None:
         self.now = 0.0
+        self.may_send = True
         self.collector = OtlpCollector(ForeignFamilies(), lambda: self.now)
-        answer = OtlpReceiver(self.collector, authorization)
+        answer = OtlpReceiver(self.collector, authorization, lambda _: self.may_send)
         self.client = TestClient(Starlette(routes=[Route("/v1/metrics", answer.receive, methods=["POST"])]))
 
     def post(self, body: bytes | str, kind: str = JSON, **headers: str) -> Any:
@@ -80,15 +85,18 @@ def test_gauges_and_sums_become_families(kind: str) -> None:
     ).is_success
 
 
-def test_differences_are_added_once_and_a_series_ends_five_minutes_after_its_last_point() -> None:
-    def body(time: int, value: float) -> str:
-        point = f'{{"dataPoints": [{{"timeUnixNano": "{time}", "asDouble": {value}}}], "aggregationTemporality": 1, "isMonotonic": true}}'
-        return f'{{"resourceMetrics": [{{"scopeMetrics": [{{"metrics": [{{"name": "m", "sum": {point}}}]}}]}}]}}'
+def body(time: int, value: float | str, labels: str = "") -> str:
+    point = f'{{"timeUnixNano": "{time}", "asDouble": {json.dumps(value)}, "attributes": [{labels}]}}'
+    data = f'{{"dataPoints": [{point}], "aggregationTemporality": 1, "isMonotonic": true}}'
+    return f'{{"resourceMetrics": [{{"scopeMetrics": [{{"metrics": [{{"name": "m", "sum": {data}}}]}}]}}]}}'
 
+
+def test_differences_are_added_once_and_a_series_ends_five_minutes_after_its_last_point() -> None:
     at = Receiver()
-    for time, value in ((1, 2.0), (2, 3.0), (2, 3.0)):  # the last is sent again
+    ahead = 10**19  # the clock of a sender
+    for time, value in ((1, 2.0), (2, 3.0), (2, 3.0), (3, "NaN"), (ahead, 1.0), (ahead + 1, 1.0)):
         at.post(body(time, value))
-    assert at.series() == {"m_total": ({}, 5.0)}
+    assert at.series() == {"m_total": ({}, 7.0)}, "the third is sent again, and NaN spoils no sum"
     at.now = KEPT_SECONDS + 1
     with pytest.raises(NothingToCollect):
         at.collector.collect()
@@ -124,6 +132,20 @@ def test_series_beyond_the_limit_are_refused_and_counted(monkeypatch: pytest.Mon
     assert len(at.series()) == 1
 
 
+def test_labels_beyond_the_room_of_all_series_are_refused_until_some_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "LETTERS", 10)
+    at = Receiver()
+
+    def refused(text: str) -> bool:
+        return bool(at.post(body(1, 1.0, f'{{"key": "k", "value": {{"stringValue": "{text}"}}}}')).json())
+
+    assert [refused(text) for text in ("aaaaaa", "aaaaaa", "bbbbbb")] == [False, False, True]
+    at.now = KEPT_SECONDS + 1
+    with pytest.raises(NothingToCollect):
+        at.collector.collect()
+    assert not refused("bbbbbb")
+
+
 @pytest.mark.parametrize("kind", [JSON, PROTOBUF])
 def test_a_request_of_very_many_parts_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     many = request()
@@ -140,12 +162,37 @@ def test_a_token_is_needed_where_one_is_set_and_on_every_address_but_loopback() 
     assert at.post("{}").status_code == 401
     assert at.post("{}", Authorization="Bearer secret").status_code == 200
     with pytest.raises(AddressError, match=r"otlp\.token-file"):
-        otlp_server(OtlpInSection(endpoint="0.0.0.0:0"), at.collector)
+        otlp_server(OtlpInSection(endpoint="0.0.0.0:0"), at.collector, None)
+
+
+def test_without_a_token_only_users_of_the_push_socket_may_send() -> None:
+    at = Receiver()
+    at.may_send = False
+    assert at.post("{}").json()["error"]["reason"] == "user"
+    group = pwd.getpwuid(os.getuid()).pw_gid
+    other = next(user for user in pwd.getpwall() if user.pw_uid not in {0, os.getuid()} and user.pw_gid != group)
+    users = (None, 0, os.getuid(), other.pw_uid, 4_000_000_000)
+    assert [may_push(uid, None) for uid in users] == [False, True, True, False, False]
+    assert [may_push(uid, other.pw_gid) for uid in users] == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_user_of_a_connection_is_known_until_it_is_closed(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        server = listener.getsockname()[:2]
+        with socket.create_connection(server) as sender, listener.accept()[0] as receiver:
+            client = sender.getsockname()[:2]
+            assert user_of(client, server) == os.getuid()
+            assert user_of((client[0], client[1]), (host, 1)) is None
+            sender.shutdown(socket.SHUT_RDWR)
+            assert receiver.recv(1) == b""
+            assert user_of(client, server) is None
 
 
 def test_a_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "BODY_SECONDS", 0.1)
-    server, address = otlp_server(OtlpInSection(endpoint="127.0.0.1:0"), Receiver().collector)
+    server, address = otlp_server(OtlpInSection(endpoint="127.0.0.1:0"), Receiver().collector, None)
     server.start()
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), timeout=DEADLINE) as sender:

@@ -12,7 +12,8 @@ from histories import BEGIN, column, finished, history, opened
 from processes import clean_environ, command
 from session_records import batch_ingested
 
-from trackside_daemon.documents.text import CELL, PATH, table
+from trackside_daemon.documents.elements import Document, Table
+from trackside_daemon.documents.text import CELL, PATH, READABLE, table, write
 from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.records import Alert, Event
@@ -109,3 +110,12 @@ def test_no_line_is_padded_to_a_long_neighbour(stored: Path, name: str) -> None:
 def test_a_cell_loses_its_middle_and_the_last_column_may_be_longer() -> None:
     first, second = table(["A", "B"], [["k" * 500, "/" * 500]])
     assert (len(first), len(second)) == (CELL + 3, CELL + 2 + PATH)
+
+
+def test_columns_side_by_side_stay_readable_in_a_pipe_and_no_cell_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    cells = [f"{number}.123 ± 0.456 s, std 0.789 s" for number in range(12)]
+    header = ["", *(f"group {number} (3 runs)" for number in range(12))]
+    lines = list(write(Document("", [Table("measured", header, [("step_time", *cells)])])))
+    assert max(map(len, lines)) <= READABLE
+    assert [cell for cell in cells if cell not in "\n".join(lines)] == []

@@ -26,8 +26,6 @@ from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
-from trackside_daemon.bridges.fleet import Fleet
-from trackside_daemon.bridges.settings import FleetSection
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.run import best, metrics
 from trackside_daemon.documents.run import document as run_document
@@ -47,7 +45,6 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
-from trackside_daemon.web.api.fleet import FleetApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
@@ -178,7 +175,6 @@ class Site:
                 AgentsApi(kept, captures, Waits(lambda _: {}), actions=False),
                 GpuApi(Nvml(), lambda: None),
                 MachineApi(MachineHistory(state, bytes), kept),
-                FleetApi(Fleet(FleetSection(), ""), kept),
                 ProcessesApi(tuple, state, Path("/proc")),
                 OverviewApi(state, kept, overview),
             ],

@@ -27,6 +27,10 @@ CONFIG = DEPLOY / "alertmanager.yml"
 RUN = {"cluster": "c", "run": "gpt"}
 NODE = {"cluster": "c", "instance": "node7:21790"}
 GPU = {**NODE, "gpu": "0", "uuid": "GPU-0"}
+TEAM = {"namespace": "a"}
+DRAINED = {"alert": "NodeDrained", "severity": "info", **NODE}
+DOWN = {"alert": "SidecarDown", "severity": "warning", **NODE}
+HUNGRY = {"alert": "ContainerMemoryPressure", "severity": "critical", **NODE}
 
 
 def amtool(*arguments: str) -> str:
@@ -65,12 +69,14 @@ def test_secrets_are_read_from_files() -> None:
         ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "instance=node7:21790"]),
         ("training-page", ["alertname=TracksideRunVanished", "severity=critical", "run=gpt"]),
         ("training", ["alertname=TracksideTestAlert", "severity=warning", "run=gpt", "subject=ab"]),
+        ("owner", ["alertname=TracksideTestAlert", "severity=warning", "run=gpt", "subject=ab", "user=ann"]),
         ("training-page", ["alertname=TracksideTestAlert", "severity=critical", "run=gpt", "subject=ab"]),
         ("hardware", ["alertname=TracksideTestAlert", "severity=warning", "subject=ab"]),
         ("hardware-page", ["alertname=TracksideTestAlert", "severity=critical", "subject=ab"]),
         ("nobody", ["alertname=TracksideTestAlert", "severity=info", "subject=ab"]),
         ("hardware", ["alertname=TracksideGpuHot", "severity=warning", "uuid=GPU-0", "instance=node7:21790"]),
         ("owner", ["alertname=TracksideNonFinite", "severity=warning", "run=gpt", "user=ann"]),
+        ("training", ["alertname=TracksideNonFinite", "severity=warning", "run=gpt", "user=1000"]),
         ("training-page", ["alertname=TracksideNonFinite", "severity=critical", "run=gpt", "user=ann"]),
         ("training-page", ["alertname=TracksideTrainingProcessDied", "severity=critical", "run=gpt", "user=ann"]),
         ("owner", ["alertname=TracksideTrainingProcessDied", "severity=warning", "user=ann"]),
@@ -110,32 +116,23 @@ def test_every_receiver_has_a_route_and_each_route_is_tested() -> None:
         ("as-bad", {"severity": "critical", **RUN}, {"severity": "critical", **RUN}, False),
         ("no-run", {"severity": "critical", **NODE}, {"severity": "warning", **NODE}, False),
         ("user", {"alert": "UserAlert", "severity": "critical", **RUN}, {"severity": "warning", **RUN}, False),
-        ("drained", {"alert": "NodeDrained", "severity": "info", **NODE}, {"severity": "critical", **NODE}, True),
         (
-            "drained-but-run",
-            {"alert": "NodeDrained", "severity": "info", **NODE},
-            {"severity": "critical", **NODE, "run": "gpt"},
+            "other-team",
+            {"severity": "critical", **RUN, **TEAM},
+            {"severity": "warning", **RUN, "namespace": "b"},
             False,
         ),
-        ("down", {"alert": "SidecarDown", "severity": "warning", **NODE}, {"severity": "critical", **NODE}, True),
-        (
-            "down-elsewhere",
-            {"alert": "SidecarDown", "severity": "warning", **NODE},
-            {"severity": "critical", **NODE, "instance": "node8:21790"},
-            False,
-        ),
-        (
-            "down-nowhere",
-            {"alert": "SidecarDown", "severity": "warning", "cluster": "c"},
-            {"severity": "critical", "cluster": "c"},
-            False,
-        ),
-        (
-            "down-but-run",
-            {"alert": "SidecarDown", "severity": "warning", **NODE},
-            {"severity": "critical", **NODE, "run": "gpt"},
-            False,
-        ),
+        ("drained", DRAINED, {"severity": "warning", **NODE}, True),
+        ("drained-page", DRAINED, {"severity": "critical", **NODE}, False),
+        ("drained-but-run", DRAINED, {"severity": "warning", **NODE, "run": "gpt"}, False),
+        ("down", DOWN, {"severity": "warning", **NODE}, True),
+        ("down-page", DOWN, {"severity": "critical", **NODE}, False),
+        ("down-elsewhere", DOWN, {"severity": "warning", **NODE, "instance": "node8:21790"}, False),
+        ("down-nowhere", {**DOWN, "instance": ""}, {"severity": "warning", "cluster": "c"}, False),
+        ("down-but-run", DOWN, {"severity": "warning", **NODE, "run": "gpt"}, False),
+        ("down-at-times", {**DOWN, "variant": "flapping"}, {"severity": "warning", **NODE}, False),
+        ("worse", HUNGRY, {**HUNGRY, "severity": "warning"}, True),
+        ("worse-elsewhere", {**HUNGRY, "cgroup": "a"}, {**HUNGRY, "severity": "warning", "cgroup": "b"}, False),
         (
             "lost",
             {"alert": "GpuLost", "severity": "critical", **GPU},
@@ -166,7 +163,7 @@ def test_only_consequences_are_inhibited(
     alertmanager: Alertmanager, name: str, source: dict[str, str], target: dict[str, str], quiet: bool
 ) -> None:
     node = {"cluster": "control", "instance": "control"}
-    control = {"alertname": "TracksideControl", "severity": "critical", **node}
+    control = {"alertname": "TracksideControl", "severity": "warning", **node}
     down = {"alertname": "TracksideSidecarDown", "severity": "warning", **node}
     alerts = [_named(source, "Source"), _named(target, "Target"), control, down]
     alertmanager.post(*alerts)
@@ -180,6 +177,15 @@ def test_only_consequences_are_inhibited(
     finally:
         alertmanager.post(*alerts, resolved=True)
         eventually(lambda: not alertmanager.active())
+
+
+def test_no_page_is_inhibited_since_its_end_would_not_be_sent() -> None:
+    assert [one for one in shipped()["inhibit_rules"] if 'severity=~"warning|info"' not in one["target_matchers"]] == []
+
+
+def test_each_cluster_has_its_own_heartbeat() -> None:
+    (beat,) = [route for route in routes(shipped()["route"]) if route["receiver"] == "heartbeat"]
+    assert beat["group_by"] == ["cluster"]
 
 
 def _named(labels: dict[str, str], otherwise: str) -> dict[str, str]:
@@ -337,7 +343,10 @@ NONFINITE = {
     "@runbook_url": "https://docs.example/alerts.md#nonfinite",
     "@correlation_id": "pipeline-7",
 }
-SILENCE = "silences/new?filter=%7Bcluster%3D%22c%22%2C%20run%3D%22gpt%20small%2F%C3%A9%22%7D"
+SILENCE = (
+    "silences/new?filter=%7Balertname%3D%22TracksideNonFinite%22%2C%20cluster%3D%22c%22%2C%20"
+    "run%3D%22gpt%20small%2F%C3%A9%22%2C%20severity%3D%22critical%22%7D"
+)
 
 
 def test_a_message_names_the_run_the_severity_the_runbook_and_the_silence(tmp_path: Path) -> None:
@@ -376,7 +385,7 @@ def _to(inbox: Inbox, directory: Path) -> dict[str, Any]:
     config = shipped()
     (directory / "slack-url").write_text(f"{inbox.url}/slack")
     (directory / "pager-key").write_text("k" * 32)
-    config["global"] = {"slack_api_url_file": str(directory / "slack-url"), "pagerduty_url": f"{inbox.url}/pager"}
+    config["global"] |= {"slack_api_url_file": str(directory / "slack-url"), "pagerduty_url": f"{inbox.url}/pager"}
     for receiver in config["receivers"]:
         for pager in receiver.get("pagerduty_configs", ()):
             pager["routing_key_file"] = str(directory / "pager-key")
@@ -404,7 +413,7 @@ def fired(number: int) -> dict[str, Any]:
     return {"status": "firing", "labels": about, "annotations": words, "startsAt": "2026-01-02T03:04:05Z"}
 
 
-def test_a_message_has_the_first_ten_alerts_and_counts_the_others(tmp_path: Path) -> None:
+def test_a_message_has_ten_alerts_in_full_and_names_ninety_others(tmp_path: Path) -> None:
     common = {
         "status": "firing",
         "commonLabels": {"instance": "node7:21790"},
@@ -413,7 +422,12 @@ def test_a_message_has_the_first_ten_alerts_and_counts_the_others(tmp_path: Path
     alerts = [fired(number) for number in range(12)]
     text = rendered("trackside.text", alerts, tmp_path, **common)
     assert text.count("Look at the fans.") == 10
-    assert "These are the first 10 of 12 alerts; all of them: http://am/#/alerts?receiver=hardware" in text
+    assert [f"GPU {number}, on" in text for number in range(12)] == [True] * 12
+    assert "These are 12 alerts; all of them: http://am/#/alerts?receiver=hardware" in text
+    assert "Silence this: http://am/#/silences/new?filter=%7Binstance%3D%22node7%3A21790%22%7D" in text
+    many = rendered("trackside.text", [fired(number) for number in range(102)], tmp_path, status="firing")
+    assert (many.count("GpuHot, GPU"), "These are 100 of 102 alerts" in many) == (100, True)
+    assert "Silence this group, on all nodes: http" in many
     assert rendered("trackside.title", alerts, tmp_path, **common) == "[firing] node7:21790: GPU 0 is hot. And 11 more."
     one = rendered("trackside.text", alerts[:1], tmp_path, **common)
     assert rendered("trackside.link", alerts, tmp_path, **common) == ALL
@@ -435,6 +449,20 @@ def test_a_message_has_the_first_ten_alerts_and_counts_the_others(tmp_path: Path
 def test_a_link_is_one_that_can_be_followed(tmp_path: Path, runbook: str, link: str) -> None:
     common = {"status": "firing", "commonLabels": {}, "groupLabels": {}, "commonAnnotations": {"runbook_url": runbook}}
     assert rendered("trackside.link", [fired(0)], tmp_path, **common) == link
+
+
+@pytest.mark.parametrize(
+    ("common", "words"),
+    [
+        ({"instance": "n1", "gpu": "0"}, "this: {}%2C%20instance%3D%22n1%22"),
+        ({"gpu": "0"}, "this group, on all nodes: {}"),
+    ],
+)
+def test_a_silence_is_about_the_node_where_the_message_is(tmp_path: Path, common: dict[str, str], words: str) -> None:
+    labels = {"alertname": "TracksideGpuXid", "cluster": "a"}
+    group = {"status": "firing", "commonLabels": {**labels, **common}, "groupLabels": labels}
+    link = "http://am/#/silences/new?filter=%7Balertname%3D%22TracksideGpuXid%22%2C%20cluster%3D%22a%22"
+    assert rendered("trackside.text", [fired(0)], tmp_path, **group).endswith(f"Silence {words.format(link)}%7D")
 
 
 def test_a_message_about_a_file_server_names_the_mount_and_no_node(tmp_path: Path) -> None:

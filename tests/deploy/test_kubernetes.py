@@ -61,6 +61,19 @@ ENDPOINT = {
         "interval": TEXTS,
         "scrapeTimeout": TEXTS,
         "relabelings": {"type": "array", "items": RELABELING},
+        "metricRelabelings": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["action", "regex"],
+                "additionalProperties": False,
+                "properties": {
+                    "action": {"enum": ["keep", "drop", "labeldrop"]},
+                    "regex": TEXTS,
+                    "sourceLabels": {"type": "array", "items": TEXTS},
+                },
+            },
+        },
         "scheme": {"enum": ["http", "https"]},
         "basicAuth": {
             "type": "object",
@@ -112,7 +125,8 @@ def test_kubernetes_accepts_the_manifests(version: str) -> None:
         "Job",
         "NetworkPolicy",
     }
-    for _, one in OBJECTS:
+    role = (KUBERNETES / "components/prometheus-role/role.yaml").read_text(encoding="utf-8")
+    for one in (*(one for _, one in OBJECTS), *yaml.safe_load_all(role)):
         if one["kind"] not in OPERATOR:
             kubernetes_validate.validate(one, version, strict=True)
 
@@ -222,8 +236,13 @@ def test_each_pod_monitor_finds_its_pods_and_calls_them_as_the_rules_do() -> Non
         for each in found:
             assert endpoint["port"] in {port["name"] for container in each for port in container.get("ports", ())}
         labels = {relabeling["targetLabel"]: relabeling for relabeling in endpoint["relabelings"]}
+        ends = labels.pop("short_lived", None)  # a training's own: only `up` keeps it
+        changes = {one["action"]: one["regex"] for one in endpoint.get("metricRelabelings", ())}
+        assert changes.get("labeldrop") == ("short_lived" if ends else None)
+        # Whoever may start a Pod must not speak for other exporters, such as kube-state-metrics.
+        assert changes.get("keep") == ("trackside_.*|process_.*|python_.*" if ends else None)
         assert labels["job"]["replacement"] == "trackside"
-        assert set(labels) == {"job", "instance"}
+        assert set(labels) == {"job", "instance", "node"}
 
 
 def test_the_limits_are_those_of_the_scrape_configuration() -> None:
@@ -266,29 +285,45 @@ def test_the_label_of_a_release_is_on_what_the_operator_chooses_by_it_and_on_not
     assert daemon["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/name": "trackside"}
 
 
-@pytest.mark.parametrize("status", [200, 404, 500, 503, None])
-def test_the_probe_of_a_training_fails_only_for_a_run_that_hangs(status: int | None) -> None:
-    """The server answers with this status, or there is none: a daemon that is away ends no training."""
+HANGS = (503, {"Trackside-Verdict": "hangs"})
+
+
+@pytest.mark.parametrize(
+    "answer", [HANGS, (503, {}), (500, {}), (200, {}), "no daemon", "no HTTP", "a proxy", "no Python"]
+)
+def test_the_probe_of_a_training_fails_only_for_a_verdict_of_the_daemon(answer: Any, tmp_path: Path) -> None:
     container = yaml.safe_load((KUBERNETES / "components/liveness/job.yaml").read_text())["spec"]["template"]["spec"]
-    (program,) = [word for word in container["containers"][0]["livenessProbe"]["exec"]["command"] if "\n" in word]
+    command = container["containers"][0]["livenessProbe"]["exec"]["command"]
+    status, headers = answer if isinstance(answer, tuple) else HANGS
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_response(status or 0)
+            if answer == "no HTTP":
+                self.wfile.write(b"220 mail\r\n")
+                return
+            self.send_response(status)
+            for header in headers.items():
+                self.send_header(*header)
             self.end_headers()
             self.wfile.write(b"run a/b stands still")
 
         def log_message(self, *_: object) -> None: ...
 
+    if answer != "no Python":
+        (tmp_path / "python").symlink_to(sys.executable)
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        program = program.replace("21790", str(server.server_port))
-        if status is None:
+        url, port = f"http://127.0.0.1:{server.server_port}", server.server_port
+        environ = {
+            "PATH": f"{tmp_path}:/usr/bin:/bin" if answer != "no Python" else f"{tmp_path}",
+            "TRACKSIDE_RUN_NAME": "a/b",
+        }
+        environ |= {"http_proxy": url, "LIVENESS_PORT": "1"} if answer == "a proxy" else {"LIVENESS_PORT": str(port)}
+        if answer == "no daemon":
             server.server_close()
         else:
             threading.Thread(target=server.handle_request, daemon=True).start()
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, env={"TRACKSIDE_RUN_NAME": "a/b"}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == ((1, "run a/b stands still\n") if status == 503 else (0, ""))
-    assert asked == ([] if status is None else ["/-/run/a%2Fb/live"])
+        done = subprocess.run(["/bin/sh", *command[1:]], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == ((1, "run a/b stands still\n") if answer == HANGS else (0, ""))
+    assert asked == (["/-/run/a%2Fb/live"] if isinstance(answer, tuple) or answer == "no HTTP" else [])

@@ -99,13 +99,13 @@ def test_a_kustomization_elsewhere_uses_the_example_and_changes_what_the_page_st
     assert {one["metadata"]["labels"].get("release") for one in own} == {"monitoring", None}
 
 
-def test_probes_of_the_port_are_those_of_the_pages_without_the_path() -> None:
+def test_probes_over_tls_ask_for_the_same_pages() -> None:
     (before,) = (one for one in build(EXAMPLES.parent / "base") if one["kind"] == "DaemonSet")
     (after,) = (one for one in build(EXAMPLES / "cluster") if one["kind"] == "DaemonSet")
     old, new = (pod(one)["containers"][0] for one in (before, after))
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert new[name].pop("tcpSocket") == {"port": old[name].pop("httpGet")["port"]}
-        assert new[name].items() <= old[name].items()
+        old[name]["httpGet"]["scheme"] = "HTTPS"
+        assert new[name] == old[name]
 
 
 def test_rules_link_to_the_address_that_they_are_given() -> None:

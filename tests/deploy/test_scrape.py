@@ -88,9 +88,19 @@ def test_machines_are_named_in_the_same_way_everywhere() -> None:
     found = [
         read(name)["scrape_configs"][0] for name in FILES if "file" in name or "agent" in name or "victoria" in name
     ]
-    assert [(job["file_sd_configs"], job["relabel_configs"]) for job in found] == [
-        (found[0]["file_sd_configs"], found[0]["relabel_configs"])
-    ] * 3
+    keys = ("file_sd_configs", "relabel_configs", "metric_relabel_configs")
+    assert [[job[key] for key in keys] for job in found] == [[found[0][key] for key in keys]] * 3
+
+
+def test_a_machine_has_the_name_in_its_file_and_else_that_of_its_address(place: Path) -> None:
+    """The file of deploy/slurm/file_sd.py has names, which differ from the addresses."""
+    named = {"targets": ["192.0.2.1:21790"], "labels": {"instance": "gpu-s1", "node_state": "drained"}}
+    (place / "targets" / "trackside-slurm.json").write_text(json.dumps([named]))
+    asked = ["promtool", "check", "service-discovery", "prometheus-file-sd.yml", "trackside", "--timeout=1s"]
+    done = subprocess.run(asked, cwd=place, capture_output=True, text=True, check=True, timeout=DEADLINE)
+    found = {one["labels"]["__address__"]: one["labels"]["instance"] for one in json.loads(done.stdout)}
+    assert found.pop("192.0.2.1:21790") == "gpu-s1"
+    assert found == {address: address.partition(":")[0] for address in found} != {}
 
 
 def test_the_example_of_targets_has_ports_and_a_label_for_each_machine() -> None:

@@ -81,12 +81,36 @@ def test_only_up_has_the_state_of_a_drained_node(tmp_path: Path) -> None:
             eventually(lambda: labels('prometheus_build_info{instance="gpu1"}') == [""])
 
 
-def test_nodes_in_use_and_nodes_that_are_down_have_no_state(tmp_path: Path) -> None:
-    states = ("idle", "alloc", "mixed-", "down*", "drained", "draining*", "maint", "reboot^", "idle~")
-    found = json.loads(listed(tmp_path, *(f"gpu{at}|192.0.2.{at}|{state}" for at, state in enumerate(states))))
-    quiet = {one["labels"]["instance"]: one["labels"].get("node_state") for one in found}
-    known = (None, None, None, None, "drained", "draining", "maint", "reboot")
-    assert quiet == {f"gpu{at}": state for at, state in enumerate(known)}
+STATES = {
+    "": "idle alloc mixed- planned down down* allocated@ idle! unknown",
+    "drained": "drained drained* drained^",
+    "draining": "draining draining@",
+    "maint": "maint maint* down$ allocated$",
+    "reboot": "reboot^ reboot down^ down@ mixed^",
+    "powering_up": "powering_up idle# mixed# allocated# down#",
+    "fail": "fail fail*",
+    "failing": "failing",
+    "off": "idle~ idle% drained~ powering_down powered_down power_down",
+}
+"""States as Slurm's node_state_string writes them, by the label node_state."""
+
+
+def test_a_node_in_maintenance_or_that_boots_has_a_state_and_one_that_is_down_has_none(tmp_path: Path) -> None:
+    known = {f"{label}/{state}": label for label, states in STATES.items() for state in states.split()}
+    lines = (f"{name}|192.0.2.1|{name.partition('/')[2]}" for name in known)
+    found = {one["labels"]["instance"]: one["labels"] for one in json.loads(listed(tmp_path, *lines))}
+    assert {name: labels.get("node_state", "") for name, labels in found.items()} == {
+        name: label for name, label in known.items() if label != "off"
+    }
+
+
+def test_an_address_of_ipv6_has_brackets(tmp_path: Path) -> None:
+    (found,) = json.loads(listed(tmp_path, "gpu1|fd00::1|idle"))
+    assert found["targets"] == ["[fd00::1]:21790"]
+
+
+def test_the_list_is_empty_while_all_nodes_are_powered_down(tmp_path: Path) -> None:
+    assert json.loads(listed(tmp_path, "gpu1|192.0.2.1|idle~", "gpu2|192.0.2.2|powering_down")) == []
 
 
 def test_unrequested_output_of_sinfo_is_an_error_of_one_line(tmp_path: Path) -> None:

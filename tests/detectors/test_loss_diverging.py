@@ -91,6 +91,15 @@ def test_a_rise_beyond_the_initial_loss_is_critical_within_a_minute() -> None:
     assert [one.severity for one in found(LossDiverging(), samples)] == ["info", "warning", "critical"]
 
 
+def test_a_level_of_quick_steps_is_accepted_only_after_it_could_become_critical() -> None:
+    values = falling(1000)
+    values += [values[-1] * 2.2 * (1 + 0.02 * (i % 3)) for i in range(4000)]
+    samples = column(values)._replace(times=[i / 40 for i in range(5000)])
+    findings = found(LossDiverging(), samples)
+    assert [one.severity for one in findings if not one.over] == ["info", "warning", "critical"]
+    assert ends(findings, "LossDiverging")
+
+
 def test_it_is_over_when_the_loss_is_back() -> None:
     values = falling(900)
     values[500:700] = [value * 2 for value in values[500:700]]

@@ -130,6 +130,14 @@ def profiled(kind: str, device: str = "gpu") -> Capture:
 
 LIMIT = 'trackside_cgroup_cpu_limit_cores{cgroup="/job"}'
 
+
+def slow_collective(kind: str) -> list[Record]:
+    """Return two ranks that exchange for half of their time, at a tenth of the usual bandwidth from the 100th second on."""
+    ranks = [one for rank in range(2) for one in records({"forward": 200, "all_reduce": 300}, rank=rank, world=2)]
+    evidence = {"value": 4.0, "usual": 40.0, "kind": kind}
+    return [*ranks, replace(alert("CollectiveSlow", 100, "warning", LENGTH), evidence=evidence)]
+
+
 PLANTED: dict[str, tuple[Sequence[Record], str | None]] = {
     "healthy with an evaluation": (records({"eval": 5, "checkpoint": 4, "data": 3}), None),
     "a little data wait": (records({"data": 31}), "data_wait"),
@@ -180,6 +188,7 @@ PLANTED: dict[str, tuple[Sequence[Record], str | None]] = {
         [one for rank in range(2) for one in records({"forward": 200, "all_reduce": 300}, rank=rank, world=2)],
         "communication",
     ),
+    "a slow link": (slow_collective("link"), "slow_collective"),
     "host-bound steps": ([*records(), profiled("host")], "host_bound"),
     "steps with copies": ([*records(), profiled("copy")], "copies"),
     "steps without work": (
@@ -239,6 +248,18 @@ def test_the_planted_cause_comes_first(stored_history: History, name: str) -> No
     assert text[0].startswith("run: ")
     assert text[1].startswith("health: ")
     assert text[3].startswith(f"1. {cause}: " if cause else "nothing cost more than 5 %")
+
+
+@pytest.mark.parametrize("kind", ["link", "rank"])
+def test_a_slow_link_costs_its_share_of_the_exchange_and_a_late_rank_nothing_more(
+    stored_history: History, kind: str
+) -> None:
+    stored_history.put(slow_collective(kind))
+    causes = {cause["cause"]: cause for cause in diagnosis(stored_history)["causes"]}
+    lost = (LENGTH - 100) * 0.9 * 300 / LENGTH if kind == "link" else 0.0
+    assert (causes["slow_collective"]["lost_seconds"] or 0.0) == pytest.approx(lost, rel=0.01)
+    assert causes["communication"]["lost_seconds"] == pytest.approx(300 - lost, rel=0.01)
+    assert ("InfiniBand" in causes["slow_collective"]["advice"]) == (kind == "link")
 
 
 def paused(phases: Mapping[str, float] = {}) -> list[Record]:
@@ -513,6 +534,18 @@ def test_a_run_that_stood_still_until_its_end_has_that_verdict_after_it(
     stored_history.put([*records(state=state), stalled])
     assert diagnosis(stored_history)["verdict"] == verdict
     assert diagnosis(stored_history)["hang"] is None
+
+
+def test_a_nan_counts_until_it_recovered_and_is_named_after_the_failure(stored_history: History) -> None:
+    nan = alert("NonFinite", 200)
+    stored_history.put([*records({"data": 300}, state="failed"), nan])
+    found = diagnosis(stored_history)
+    assert [one["cause"] for one in found["causes"]][:2] == ["failed", "wasted"]
+    assert found["ledger"]["wasted"] == pytest.approx(LENGTH - 200, abs=2)
+    stored_history.put([replace(nan, evidence={"recovered": BEGIN + 206.0})])
+    found = diagnosis(stored_history)
+    assert found["ledger"]["wasted"] == pytest.approx(6, abs=1)
+    assert [one["cause"] for one in found["causes"]][:2] == ["failed", "data_wait"]
 
 
 def test_the_death_of_a_rank_stops_a_run_in_which_others_wait_for_it(stored_history: History) -> None:

@@ -92,14 +92,20 @@ def test_a_rank_that_became_slow_is_seen_against_its_own_past() -> None:
     assert ratios[9:] == pytest.approx([1.0, 2.0])
 
 
-def test_collectives_are_compared_with_their_past_and_their_peers(tmp_path: Path) -> None:
+def test_collectives_have_the_bandwidth_of_their_links_and_the_rank_for_which_others_wait(tmp_path: Path) -> None:
     def values(second: float) -> dict[str, float]:
         found = {f'trackside_gpu_rank_info{{gpu="0",rank="0",run="{RUN}",uuid="GPU-0"}}': 1.0}
-        for comm, gpu in (("slow", 0), ("fast", 0), ("foreign", 1)):
+        for comm, gpu, usual, now in (
+            ("slow", 0, 40.0, 20.0),
+            ("late", 0, 30.0, 3.0),
+            ("late", 2, 40.0, 40.0),
+            ("late", 3, 35.0, 2.0),
+            ("foreign", 1, 40.0, 40.0),
+        ):
             labels = (
                 f'collective="AllReduce",comm_name="{comm}",gpu="GPU{gpu}",message_size="1-2GB",node="n",nranks="8"'
             )
-            found[f"nccl_bus_bandwidth_gbs{{{labels}}}"] = 20.0 if comm == "slow" and second >= 90 else 40.0
+            found[f"nccl_bus_bandwidth_gbs{{{labels}}}"] = now if second >= 90 else usual
             found[f"nccl_collective_exec_time_microseconds{{{labels}}}"] = 5000.0
         return found
 
@@ -108,7 +114,8 @@ def test_collectives_are_compared_with_their_past_and_their_peers(tmp_path: Path
         kept.put([MachineSample(BEGIN + second, values(second)) for second in range(0, SECONDS, 5)])
         kept.put([finished(RUN, after=SECONDS)])
         with kept.database.reading() as connection:
-            slow, fast = read_performance(connection, RUN, LogTails(connection), 6)["collectives"]
-    about = {"communicator": "slow", "ranks": "8", "operation": "AllReduce", "size": "1-2GB", "slowest": "n GPU0"}
+            slow, late = read_performance(connection, RUN, LogTails(connection), 6)["collectives"]
+    about = {"communicator": "slow", "ranks": "8", "operation": "AllReduce", "size": "1-2GB", "waits_for": ""}
     assert slow == {**about, "bandwidth": 20.0, "usual": 40.0, "peers": 40.0, "seconds": 0.005}
-    assert (fast["communicator"], fast["bandwidth"], fast["peers"]) == ("fast", 40.0, 20.0)
+    about |= {"communicator": "late", "waits_for": "n GPU2"}
+    assert late == {**about, "bandwidth": 40.0, "usual": 40.0, "peers": 20.0, "seconds": 0.005}

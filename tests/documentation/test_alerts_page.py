@@ -26,7 +26,7 @@ from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.troubles import DETECTED, RULED
 
 PAGE = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
-ROWS = dict(re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (.*) \|$", PAGE, re.MULTILINE))
+ROWS = dict(re.findall(r"(?m)^### (\w+)\n\n\*\*(.*?):\*\* ", PAGE))
 SECTIONS = re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)
 FLEET = {one.alert for one in fleet("trackside")}
 
@@ -52,13 +52,13 @@ def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
     assert sorted(SECTIONS) == sorted({*by_rules, *by_watching, *DETECTED, *RULED, *FLEET, "TracksideWatchdog"})
 
 
-def test_the_table_at_the_top_is_in_the_order_of_the_sections_and_leads_to_them() -> None:
-    links = re.findall(r"^\| \[(\w+)\]\(#(\w+)\)", PAGE, re.MULTILINE)
+def test_the_list_at_the_top_is_in_the_order_of_the_sections_and_leads_to_them() -> None:
+    links = re.findall(r"\[(\w+)\]\(#(\w+)\)", PAGE.partition("<!-- end of the list")[0])
     assert [name for name, _ in links] == SECTIONS
     assert all(anchor == name.lower() for name, anchor in links)
 
 
-def test_the_table_and_the_sections_are_those_of_the_catalogue() -> None:
+def test_the_list_and_the_sections_are_those_of_the_catalogue() -> None:
     assert generator().alerts_page(PAGE) == PAGE, "run: python docs/generate.py"
 
 

@@ -83,7 +83,9 @@ def send_line(training: Process, line: str) -> None:
     training.stdin.flush()
 
 
-@pytest.mark.parametrize(("method", "helpers"), [("fork", 0), ("spawn", 2), ("forkserver", 3)])
+@pytest.mark.parametrize(
+    ("method", "helpers"), [("fork", 0), pytest.param("spawn", 2, marks=pytest.mark.only_soak), ("forkserver", 3)]
+)
 def test_the_workers_of_a_loader_are_recognized_whichever_way_they_are_started(
     daemon: Daemon, start_training: Callable[..., Process], method: str, helpers: int
 ) -> None:

@@ -116,7 +116,7 @@ def steps_total(daemon: Daemon) -> dict[str, float]:
 def test_a_daemon_that_is_killed_or_stopped_repeatedly_stores_every_sample_once_and_no_state_flaps(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
 ) -> None:
-    ends, samples = count(4, 100), count(50_000, 1_000_000)
+    ends, samples = count(4, 100), count(20_000, 1_000_000)
     least = samples // (4 * len(KEYS))
     daemon = start_daemon(*QUIET)
     ranks = [

@@ -219,7 +219,7 @@ def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(
     assert not any("is deleted" in line for line in daemon.log)
 
 
-@pytest.mark.parametrize("moved", [("client", -HOUR), ("machine", HOUR)])
+@pytest.mark.parametrize("moved", [("client", -HOUR), pytest.param(("machine", HOUR), marks=pytest.mark.only_soak)])
 def test_a_clock_that_is_set_hides_no_step_and_no_alert_and_changes_no_duration(
     start_with_clock: Callable[..., Daemon],
     start_training: Callable[..., Process],
@@ -263,6 +263,7 @@ def test_a_clock_that_is_set_hides_no_step_and_no_alert_and_changes_no_duration(
     assert [round(fields["seconds"]) for fields in sets] == ([by] if owner == "machine" else [])
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_million_keys_cost_no_more_memory_than_some_thousands(
     start_daemon: Callable[..., Daemon],
     run_training: Callable[..., str],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import threading
 import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -23,11 +22,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside_daemon.bridges import fleet as fleet_module
-from trackside_daemon.bridges.fleet import Fleet
-from trackside_daemon.bridges.parquet import archived as archived_module
-from trackside_daemon.bridges.parquet.archived_request import ArchiveRequest
+from trackside_daemon.bridges.fleet import QUERIES, Fleet, joined
+from trackside_daemon.bridges.parquet import fleet as archived_module
 from trackside_daemon.bridges.parquet.layout import schemas
-from trackside_daemon.bridges.prometheus_runs import QUERIES
 from trackside_daemon.bridges.settings import FleetSection, PrometheusSection
 from trackside_daemon.history.read.run_query import QueryError
 from trackside_daemon.model.families import training as f
@@ -37,7 +34,7 @@ from trackside_daemon.web.api.state_json import live_runs
 from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from starlette.requests import Request
@@ -94,7 +91,7 @@ class Machine:
 
 @pytest.fixture
 def machines() -> Iterator[list[Machine]]:
-    one = Machine("node1").run("llama", range(2)).run("other", range(1), key="train/loss")
+    one = Machine("node1").run("llama", range(2)).run("other", range(1), key="loss/train")
     both = [one, Machine("node2").run("llama", range(2, 4)).run("dead", range(1), "failed")]
     yield both
     for machine in both:
@@ -142,7 +139,7 @@ def fleet_of(url: str) -> Fleet:
 
 
 def check_live(url: str, machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "LIVE_SECONDS", 0.0)
+    monkeypatch.setattr(fleet_module, "LIVE_SECONDS", (0.0, 60.0))
     fleet = fleet_of(url)
     runs = eventually(lambda: (found := listed(fleet.runs())).keys() == {"llama-id", "other-id", "dead-id"} and found)
     one, two = machines
@@ -188,7 +185,7 @@ def test_an_engine_that_is_down_costs_only_its_own_runs(tmp_path: Path, monkeypa
     (tmp_path / "runs" / "date=2026-11-01" / "name=a" / "bad@node2-00.1.parquet").write_bytes(b"no file of Parquet")
     url = f"http://127.0.0.1:{free_port()}"
     fleet = Fleet(FleetSection(prometheus=PrometheusSection(url=url), daemon_url="https://{instance}/t"), ".")
-    assert fleet.runs()["problems"][1:] == ["The archive is being read"]
+    assert "The archive is being read" in fleet.runs()["notes"]
     found = eventually(lambda: (answer := fleet.runs())["runs"] and answer)
     assert listed(found).keys() == {"old", "older", "large", "deep"}
     down, left_out = found["problems"]
@@ -201,45 +198,78 @@ def test_an_engine_that_is_down_costs_only_its_own_runs(tmp_path: Path, monkeypa
 def test_of_an_archive_the_newest_runs_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for day in range(1, 5):
         archived(tmp_path, f"day{day}", started=datetime(2026, 10, day, tzinfo=timezone.utc))
-    monkeypatch.setattr(archived_module, "ANSWER_BYTES", archived_module.SPARE_BYTES + 700)
-    found = archived_module.read(ArchiveRequest(str(tmp_path)))
+    monkeypatch.setattr(archived_module, "ANSWER_BYTES", archived_module.SPARE_BYTES + 550)
+    found = archived_module.read(str(tmp_path))
     assert [run["id"] for run in found.runs] == ["day4", "day3"]
     assert found.left_out == ["2 runs for which there is no room"]
 
 
-@pytest.mark.parametrize("name", ["attempt", "ended", "rank", "started", "step", "loss0"])
-def test_a_target_with_impossible_numbers_is_listed_without_them(name: str) -> None:
-    labels = {"run": "r", "run_id": "id", "instance": "a:1", "state": "failed", "rank": "0", "attempt": "2"}
-    labels |= {name: "9" * 5000} if name in labels else {}
+@contextmanager
+def server(samples: Callable[[str], list[tuple[dict[str, str], str]]]) -> Iterator[Fleet]:
+    """Yield the fleet of a server that answers each query of a name with some series and their values."""
 
     def answer(request: Request) -> Response:
         of = next(one for one, text in QUERIES.items() if text == request.query_params["query"])
-        found = [{"metric": labels, "value": [1, "1" if of != name else "none" if name == "loss0" else "NaN"]}]
+        found = [{"metric": labels, "value": [1, value]} for labels, value in samples(of)]
         return Response(json.dumps({"status": "success", "data": {"result": found}}))
 
     service = HttpService(Starlette(routes=[Route("/api/v1/query", answer)]))
-    found = fleet_of(service.url).runs()
-    service.server.stop()
-    (run,) = found["runs"]
-    assert run["id"] == "id"
-    json.dumps(run, allow_nan=False)
+    try:
+        yield fleet_of(service.url)
+    finally:
+        service.server.stop()
 
 
-def test_only_one_request_waits_for_a_server_that_is_silent() -> None:
+@pytest.mark.parametrize("name", ["attempt", "ended", "rank", "started", "step", "loss", "other losses"])
+def test_a_target_with_impossible_numbers_is_listed_without_them(name: str) -> None:
+    labels = {"run": "r", "run_id": "id", "instance": "a:1", "state": "failed", "rank": "0", "attempt": "2"}
+    labels |= {name: "9" * 5000} if name in labels else {}
+    value = "none" if "loss" in name else "NaN"
+    with server(lambda of: [(labels, "1" if of != name else value)]) as fleet:
+        (run,) = eventually(lambda: fleet.runs()["runs"])
+        assert run["id"] == "id"
+        json.dumps(run, allow_nan=False)
+        fleet.runs("duration>1")
+
+
+def test_two_clusters_with_equal_hosts_and_names_keep_their_numbers() -> None:
+    def samples(of: str) -> list[tuple[dict[str, str], str]]:
+        own = {
+            "info": {"host": "node1", "exported_host": "node1"},
+            "loss": {"rank": "0"},
+            "state": {"state": "running"},
+        }
+        target = {"run": "llama", "instance": "node1:21790"}
+        return [
+            ({**target, **own.get(of, {}), "cluster": one, **({"run_id": one} if of == "info" else {})}, str(number))
+            for number, one in enumerate(("a", "b"))
+        ]
+
+    with server(samples) as fleet:
+        runs = eventually(lambda: listed(fleet.runs()))
+    assert {one: (run["step"], run["loss"], run["started"]) for one, run in runs.items()} == {
+        "a": (0, 0.0, 0.0),
+        "b": (1, 1.0, 1.0),
+    }
+
+
+def test_of_a_run_that_has_ended_the_archive_has_the_numbers() -> None:
+    live = {"id": "a", "state": "failed", "attempt": 2, "loss": None}
+    assert joined([live, {**live, "loss": 1.5}]) == [{**live, "loss": 1.5}]
+    again = {**live, "attempt": 3}
+    assert joined([again, live]) == [again]
+    running = {**live, "state": "running"}
+    assert joined([running, live]) == [running]
+
+
+def test_no_request_waits_for_a_server_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "PATIENCE_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         fleet = fleet_of(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        first = threading.Thread(target=fleet.runs)
-        first.start()
-        with silent.accept()[0]:
-            assert fleet.runs() == {
-                "runs": [],
-                "problems": ["Live runs are being read"],
-                "among": 0,
-                "terms": [],
-                "hint": "",
-            }
-            assert first.is_alive()
-    first.join()
+        found = [fleet.runs() for _ in range(2)]
+        assert [(one["runs"], one["problems"], one["notes"]) for one in found] == [
+            ([], [], ["Live runs are being read"])
+        ] * 2
 
 
 def test_an_archive_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_a_run_s_end_leaves_no_value_of_it_but_how_it_ended(road: Road, start_tr
         assert end.value(f"count_over_time({live}[5m])") > 0  # within the time for which a lost series is shown
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_scrapes_of_while_the_receiver_was_down_arrive_and_a_killed_daemon_leaves_only_that_it_is_down(
     tmp_path: Path,
 ) -> None:
@@ -127,6 +128,7 @@ def samples(end: Queries) -> list[tuple[float, str]]:
     return [(at, value) for one in found for at, value in one["values"]]
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_old_scrapes_are_accepted_though_others_have_written_today_s(tmp_path: Path) -> None:
     ago = int(time.time()) - 3 * 3600
     with central(tmp_path / "central") as receiver:

@@ -345,27 +345,17 @@ def test_prometheus_reads_the_targets(slurm: Slurm, tmp_path: Path) -> None:
     assert {one["labels"]["instance"] for one in json.loads(done.stdout)} == {"gpu1", "gpu2", "login1"}, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("flags", "reported"),
-    [
-        (
-            ["--partition=nosuch"],
-            "sinfo lists no node that is powered up; check the names of the partition and the nodes",
-        ),
-        (
-            ["--nodes=cloud1"],
-            "sinfo lists no node that is powered up; check the names of the partition and the nodes",
-        ),
-    ],
-)
-def test_without_a_list_the_old_one_stays(slurm: Slurm, tmp_path: Path, flags: list[str], reported: str) -> None:
+def test_without_a_list_the_old_one_stays_and_a_list_without_a_powered_node_is_empty(
+    slurm: Slurm, tmp_path: Path
+) -> None:
     file = tmp_path / "sd.json"
-    file.write_text("[]")
-    done = listed(slurm, *flags, f"--output={file}")
-    assert (done.returncode, file.read_text()) == (1, "[]")
-    assert done.stderr.startswith(f"file_sd.py: {reported}")
-    assert done.stderr.endswith(f"; {file} is unchanged\n")
-    assert done.stderr.count("\n") == 1
+    file.write_text("old")
+    done = listed(slurm, "--partition=nosuch", f"--output={file}")
+    assert (done.returncode, file.read_text()) == (1, "old")
+    reported = "sinfo lists no node; check the names of the partition and the nodes"
+    assert done.stderr == f"file_sd.py: {reported}; {file} is unchanged\n"
+    assert listed(slurm, "--nodes=cloud1", f"--output={file}").returncode == 0
+    assert json.loads(file.read_text()) == []
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_daemon_in_the_network_of_its_node_requires_a_password() -> None:
         assert volume["secret"]["secretName"] == "trackside-web"
         assert "password" not in {each["key"] for each in volume["secret"]["items"]}
         assert volume["secret"]["defaultMode"] & 0o007 == 0
-        assert all("httpGet" not in value for key, value in daemon.items() if key.endswith("Probe"))
+        assert {value["httpGet"]["scheme"] for key, value in daemon.items() if key.endswith("Probe")} == {"HTTPS"}
 
 
 def test_prometheus_sends_the_password_over_tls_only() -> None:
@@ -124,7 +124,7 @@ def test_the_commands_of_the_page_make_a_secret_that_closes_metrics(
         assert client.post(f"{daemon.url}/api/v1/silences", auth=asking["auth"], json={}).status_code == 403
     # What Prometheus does with serverName: the address is that of a node, the name is the certificate's.
     with httpx.Client(verify=trusted, trust_env=False) as client:
-        for path in ("/metrics", "/-/healthy", "/api/v1/runs"):
-            assert client.get(daemon.url + path, extensions={"sni_hostname": "trackside"}).status_code == 401
+        for path, status in (("/metrics", 401), ("/api/v1/runs", 401), ("/-/healthy", 200), ("/-/ready", 200)):
+            assert client.get(daemon.url + path, extensions={"sni_hostname": "trackside"}).status_code == status
     with pytest.raises(httpx.TransportError):
         http.get(daemon.url.replace("https://", "http://") + "/metrics")

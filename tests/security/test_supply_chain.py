@@ -24,24 +24,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOCKS = {
-    "deploy/requirements.txt": "daemon",
-    "tests/requirements.txt": "dev",
-    "deploy/build-requirements.txt": "",
-    ".github/sbom-requirements.txt": "",
+    "deploy/requirements.txt": ["daemon", "passwords", "top"],
+    "tests/requirements.txt": ["dev"],
+    "deploy/build-requirements.txt": [],
+    ".github/sbom-requirements.txt": [],
 }
-"""The lock files, and the extra of which each has all requirements."""
+"""The lock files, and the extras of which each has all requirements."""
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
-def declared(extra: str) -> Iterator[Requirement]:
-    """Yield the requirements of the project with an extra, those of its extras included, for this Python."""
+def declared(*extras: str) -> Iterator[Requirement]:
+    """Yield the requirements of the project with some extras, those of their extras included, for this Python."""
     project = ProjectMetadata(str(ROOT), PluginManager()).core
-    for text in [*project.dependencies, *project.optional_dependencies[extra]]:
+    for text in [*project.dependencies, *(text for extra in extras for text in project.optional_dependencies[extra])]:
         one = Requirement(text)
         if one.name == project.name:
-            for further in one.extras:
-                yield from declared(further)
+            yield from declared(*one.extras)
         elif one.marker is None or one.marker.evaluate():
             yield one
 
@@ -72,12 +71,12 @@ def test_each_line_of_a_lock_file_is_one_version_with_hashes(name: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(("name", "extra"), [(name, extra) for name, extra in LOCKS.items() if extra])
-def test_a_lock_file_has_a_permitted_version_of_each_requirement(name: str, extra: str) -> None:
+@pytest.mark.parametrize("name", [name for name, extras in LOCKS.items() if extras])
+def test_a_lock_file_has_a_permitted_version_of_each_requirement(name: str) -> None:
     found = pins(name)
     missing = [
         str(one)
-        for one in declared(extra)
+        for one in declared(*LOCKS[name])
         if not one.specifier.contains(found.get(canonicalize_name(one.name), "0"), prereleases=True)
     ]
     assert missing == [], "run: make lock"

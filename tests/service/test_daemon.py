@@ -67,16 +67,23 @@ def run_script(script: str, *arguments: str, place: Path) -> subprocess.Complete
 
 
 @pytest.mark.parametrize(
-    ("library", "flags"), [("typer", ()), ("pydantic", ()), ("yaml", ("--config.file=trackside.yml",))]
+    ("library", "extra", "arguments"),
+    [
+        ("typer", "daemon", ["daemon"]),
+        ("yaml", "daemon", ["daemon", "--config.file=trackside.yml"]),
+        ("typer", "demo", ["demo"]),
+        ("pydantic", "daemon,top", ["top"]),
+    ],
 )
-def test_with_the_bare_client_the_command_names_the_extra_to_install(
-    place: Path, library: str, flags: tuple[str, ...]
+def test_without_a_package_the_command_names_the_extra_to_install(
+    place: Path, library: str, extra: str, arguments: list[str]
 ) -> None:
     (place / f"{library}.py").write_text(f"raise ModuleNotFoundError('No module', name={library!r})\n")
-    ended = run_script("from trackside_daemon.__main__ import main; main()", "daemon", *flags, place=place)
+    ended = run_script("from trackside_daemon.__main__ import main; main()", *arguments, place=place)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        f"trackside: this command needs the package {library}; install it with: pip install 'trackside[daemon]'\n"
+        f"trackside: this command needs the package {library}; install it with: pip install 'trackside[{extra}]'"
+        f" (uvx: append [{extra}] to what follows --from)\n"
     )
 
 

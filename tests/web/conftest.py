@@ -17,8 +17,6 @@ from wire_messages import RunsHarness
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
-from trackside_daemon.bridges.fleet import Fleet
-from trackside_daemon.bridges.settings import FleetSection
 from trackside_daemon.checkpoints.audit.request import MODULE, Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import CheckpointFollower
 from trackside_daemon.checkpoints.settings import CheckpointSection
@@ -34,7 +32,6 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
-from trackside_daemon.web.api.fleet import FleetApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import CHANGE_TIMEOUT, HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
@@ -190,7 +187,6 @@ class Site:
                 AgentsApi(kept, captures, waits, actions=self.agent_actions),
                 GpuApi(self.nvml, self._forget),
                 MachineApi(self.machine, kept),
-                FleetApi(Fleet(FleetSection(), ""), kept),
                 ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
                 self.pages,
             ],

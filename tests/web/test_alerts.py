@@ -274,6 +274,7 @@ def test_a_run_is_alive_until_its_verdict_is_a_proven_hang(
     live = site.client().get(f"/-/run/{asked}/live")  # nobody has to log in
     assert live.status_code == status
     assert ("run a/b stands: Rank 0 is at a.py:3 in f." in live.text) == (status == 503)
+    assert live.headers.get("Trackside-Verdict") == ("hangs" if status == 503 else None)
 
 
 def test_a_stopped_rank_is_alive(site: Any) -> None:

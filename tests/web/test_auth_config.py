@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-PATHS = ("/", "/metrics", "/-/healthy", "/-/ready", "/static/app.js", "/api/v1/runs", "/nowhere")
+PATHS = ("/", "/metrics", "/-/run/x/live", "/static/app.js", "/api/v1/runs", "/nowhere")
 ADA = ("ada", "lovelace")
 HEADERS = "http_server_config: {headers: {X-Frame-Options: deny, Content-Security-Policy: default-src 'self'}}\n"
 
@@ -57,7 +57,7 @@ def users(**given: str) -> str:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_path_wants_a_password(gate: Callable[..., Client], path: str) -> None:
+def test_every_path_but_those_of_probes_wants_a_password(gate: Callable[..., Client], path: str) -> None:
     client = gate(users(ada="lovelace"))
     answers = [client.get(path), client.get(path, auth=("ada", "wrong")), client.get(path, auth=("eve", "lovelace"))]
     assert [one.status_code for one in answers] == [401] * 3
@@ -255,6 +255,9 @@ def test_what_comes_too_fast_is_answered_429_before_any_password_is_checked(
     assert len(checks) == 3
     assert answers[-1].headers["X-Frame-Options"] == "deny"
     assert answers[-1].json()["error"]["reason"] == "rate_limit"
+    probes = [client.get(path) for path in ("/-/healthy", "/-/ready")]
+    assert [(one.status_code, one.headers["Connection"]) for one in probes] == [(200, "close")] * 2
+    assert client.ask("POST", "/-/healthy").status_code == 429
 
 
 def test_the_rate_is_limited_without_users_too(gate: Callable[..., Client]) -> None:

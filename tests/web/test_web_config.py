@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,12 @@ def test_an_empty_file_is_valid_and_keeps_no_client_out(text: str) -> None:
     config = read_config(text.encode(), FILE)
     assert config == WebConfig()
     assert (config.authenticates, config.protections) == (False, frozenset())
+
+
+def test_without_bcrypt_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bcrypt", None)
+    wanted = "passwords need bcrypt, which is not installed; pip install 'trackside[daemon,passwords]'"
+    assert refusal(f"basic_auth_users: {{ada: {HASH}}}") == f"basic_auth_users.ada: {wanted}"
 
 
 def test_every_key_of_exporter_toolkit_is_accepted() -> None:

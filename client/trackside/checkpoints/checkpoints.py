@@ -26,9 +26,9 @@ SPARE_BYTES = 1024 * 1024  # what stays free on the disk after a checkpoint
 class Checkpoints:
     """The checkpoints in a directory. An intact one is there at any time, whenever the process is killed.
 
-    A checkpoint is a folder such as ``step-00000400``, and the link ``latest`` points to the newest: the one that was saved
-    last, also if an earlier training has left higher steps, or this one went back. Rank 0 writes it. A model that FSDP has
-    sharded is written by all ranks, so all of them have to call `save` and `load`.
+    A checkpoint is a folder such as ``step-00000400``, and the link ``latest`` points to the one that was saved last.
+    Rank 0 writes it. A model that FSDP has sharded is written by all ranks, so all of them have to call `save` and
+    `load`.
 
     Args:
         directory: The directory, which is made.
@@ -68,14 +68,13 @@ class Checkpoints:
     def save(self, state: Any, step: int, metrics: Mapping[str, float] | None = None) -> Path | None:
         """Save a checkpoint, and delete those that are too many.
 
-        The states of the random generators of Python, NumPy and PyTorch are saved too. A disk that is full or read-only
-        raises nothing: one warning reports it, and the earlier checkpoints stay.
+        The random generators of Python, NumPy and PyTorch are saved too. A disk that is full or read-only raises nothing: one warning reports it, and the earlier checkpoints stay.
 
         Args:
-            state: A mapping of objects with ``state_dict()`` (models, optimizers, schedulers, scalers, data loaders), of
-                plain values, tensors and arrays; or one of these alone.
+            state: A mapping of objects with ``state_dict()``, of plain values, tensors and arrays; or one of these
+                alone.
             step: The step.
-            metrics: Numbers such as the evaluation loss, for `best`.
+            metrics: Numbers such as the evaluation loss, for ``best``.
 
         Returns:
             The folder; None if this rank writes none, or if it could not be written.
@@ -125,12 +124,11 @@ class Checkpoints:
     def load(self, into: Any = None, *, step: int | None = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Load the checkpoint that was saved last and is intact; warnings name those that are skipped, and why.
 
-        The first load of a process that `trackside run --restart` has started again loads none that is newer than
-        `trackside.resume_path`.
+        After `trackside run --restart` the first load takes none that is newer than `trackside.resume_path`.
 
         Args:
-            into: The objects that were given to `save`, to be restored by ``load_state_dict()``. With them, the random
-                generators are restored too. A checkpoint of a sharded model needs them.
+            into: The objects that were given to `save`, to be restored by ``load_state_dict()``, with the random
+                generators. A checkpoint of a sharded model needs them.
             step: Load the newest checkpoint of this step and no other.
             path: Load this one of the directory and no other, such as ``checkpoints.best().path``.
 

@@ -28,6 +28,7 @@ ALERT_FIELDS = ("id", "alert", "severity", "started", "ended", "silenced_until")
 CHECKPOINT_FIELDS = ("path", "step", "state", "good", "reason", "time", "checked", "value", "attempt")
 RANK_FIELDS = ("value", "difference", "difference_low", "difference_high", "at", "unknown")
 SHOWN_METRICS = 1000  # keys in a list of keys
+SHOWN_LINES = 100  # of output
 SHOWN_ALERTS = 20  # of what is new
 SHOWN_LIVE = 16  # live runs in an overview
 READ_ALERTS = 1000  # newest alerts that are looked through
@@ -83,10 +84,9 @@ class Answers:
         health = runs[0]["health"] if runs else "ok"
         if one:
             settings = [[mark(name), mark(setting(value))] for name, value in config(standings[0]).items()]
-            return {"health": health, "runs": runs, "now": now, "config": settings}
+            return {"health": health, "runs": runs, "config": settings}
         rest = {
             "health": health,
-            "now": now,
             "more_alive": len(alive) - len(ids),
             "machine_alerts": [_alert(alert, speak) for alert in found if not alert["run"]],
             "ended": [_run(run) for run in listed if run["state"] in ENDED][:3],
@@ -160,7 +160,7 @@ class Answers:
             settings=[one for one in settings if one["differs"]],
             alerts=shown,
         )
-        return {"since": since, "now": now, "states": states, "began_alerts": len(alerts), **answer}
+        return {"since": since, "states": states, "began_alerts": len(alerts), **answer}
 
     async def rank(self, wanted: tools.RankArguments) -> dict[str, Any]:
         """Rank runs by a key or a result: each with its difference from the best, and whether that is more than noise."""
@@ -243,10 +243,7 @@ class Answers:
         found = [one for one in found if wanted.since is None or one["started"] >= wanted.since]
         shown = found[: wanted.offset + tools.MOST_ALERTS + 1]
         speak = await self._marker({one["run"] for one in shown if one["run"]})
-        return {
-            "now": time.time(),
-            **page("alerts", [_alert(one, speak) for one in shown], wanted.offset, tools.MOST_ALERTS),
-        }
+        return page("alerts", [_alert(one, speak) for one in shown], wanted.offset, tools.MOST_ALERTS)
 
     async def compare(self, wanted: tools.CompareArguments) -> dict[str, Any]:
         """Compare runs with their baseline, each quantity with its interval."""
@@ -289,6 +286,40 @@ class Answers:
             fewer = min(asked.points * 3 // 4, wanted.points // len(found))
             asked = msgspec.structs.replace(asked, points=max(1, fewer))
 
+    async def logs(self, wanted: tools.LogsArguments) -> dict[str, Any]:
+        """Return the last lines that the command of a run printed, the newest first."""
+        most = wanted.offset + SHOWN_LINES + 1
+        found = await self._ask(table.Console(id=unmark(wanted.run), lines=most, search=unmark(wanted.search)))
+        lines = [[number, mark(text)] for number, text in reversed(found["lines"])]
+        missing = (
+            {} if found["total"] else {"missing": "trackside run --console keeps lines; of this run there are none"}
+        )
+        return page("lines", lines, wanted.offset, SHOWN_LINES, total=found["total"], **missing)
+
+    async def layers(self, wanted: tools.LayersArguments) -> dict[str, Any]:
+        """Return the layers of an observed model that stand out most."""
+        from trackside_daemon.history.read.layers import alerts_by_layer, ranked
+
+        kinds = (found := await self._ask(table.LayerValues(id=unmark(wanted.run))))["kinds"]
+        firing = await self._ask(table.Alerts(run=found["run"], firing=True, evidence=False))
+        layers = ranked(kinds, alerts_by_layer(firing["alerts"]))
+        shown = [
+            {
+                **one,
+                "layer": mark(one["layer"]),
+                "alerts": [name if name in TROUBLES else mark(name) for name in one["alerts"]],
+            }
+            for one in layers
+        ]
+        missing = (
+            {}
+            if kinds
+            else {"missing": "run.observe(model) in the training measures layers; of this run there are none"}
+        )
+        return page(
+            "layers", shown, wanted.offset, 100, steps={kind: one["step"] for kind, one in kinds.items()}, **missing
+        )
+
     async def wait(self, wanted: tools.WaitArguments) -> dict[str, Any]:
         """Wait for an alert, the end of the run, or a step."""
         uid = await self._resolve(wanted.run)
@@ -299,9 +330,7 @@ class Answers:
         alerts = [one for one in reversed(found["alerts"]) if one["started"] >= since or one["ended"] is None]
         speak = await self._marker([uid])
         shown = {**reached, "state": run["state"], **_picked(_run(run), ("cause", "loss")), "run": identifier(uid)}
-        return page(
-            "alerts", [_alert(alert, speak) for alert in alerts], 0, tools.MOST_ALERTS, now=time.time(), **shown
-        )
+        return page("alerts", [_alert(alert, speak) for alert in alerts], 0, tools.MOST_ALERTS, **shown)
 
     async def capture(self, wanted: tools.CaptureArguments) -> dict[str, Any]:
         """Record a run for some steps, and return the summary as lines of text."""

@@ -1,5 +1,7 @@
 """The tools that agents may call: their arguments, of whose classes the JSON schemas are made, and their descriptions."""
 
+import re
+import time
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -136,6 +138,21 @@ class SeriesArguments(Struct, forbid_unknown_fields=True):
     offset: Offset = 0
 
 
+class LogsArguments(Struct, forbid_unknown_fields=True):
+    """Arguments of ``logs``."""
+
+    run: RunName
+    search: Annotated[Text, Meta(description="Only lines that contain this text, in any case.")] = ""
+    offset: Offset = 0
+
+
+class LayersArguments(Struct, forbid_unknown_fields=True):
+    """Arguments of ``layers``."""
+
+    run: RunName
+    offset: Offset = 0
+
+
 class WaitArguments(Struct, forbid_unknown_fields=True):
     """Arguments of ``wait``."""
 
@@ -230,6 +247,14 @@ TOOLS = {
         "Return curves of a run in at most 200 points, each with the minimum, maximum and last value of its steps. Without keys, "
         "list the keys with their last values.",
     ),
+    "logs": Tool(
+        LogsArguments,
+        "The last lines that the command of a run printed, the newest first, if trackside run --console keeps them.",
+    ),
+    "layers": Tool(
+        LayersArguments,
+        "The layers of an observed model that stand out most: with an alert, without a gradient, far from the median of all.",
+    ),
     "wait": Tool(
         WaitArguments,
         "Wait until the run has an alert, ends or reaches a step, or until the time-out. `reason` is alert, end, step or timeout.",
@@ -263,6 +288,14 @@ async def call(answers: object, name: str, given: Any, *, actions: bool) -> dict
     try:
         wanted = msgspec.convert(given or {}, tool.arguments)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{error}; {name} has {', '.join(tool.arguments.__struct_fields__)}") from None
-    answer: dict[str, Any] = await getattr(answers, name)(wanted)
-    return answer
+        raise ValueError(
+            f"{_explained(str(error))}; {name} has {', '.join(tool.arguments.__struct_fields__)}"
+        ) from None
+    return {**await getattr(answers, name)(wanted), "now": time.time()}
+
+
+def _explained(text: str) -> str:
+    """Return what is wrong with arguments, with the name of the argument first."""
+    text = re.sub(r"^Object missing required field `(.*)`$", r"\1: is missing", text)
+    text = re.sub(r"^Object contains unknown field `(.*)`$", r"\1: there is no such argument", text)
+    return re.sub(r"^(.)(.*) - at `\$\.(.*)`$", lambda found: f"{found[3]}: {found[1].lower()}{found[2]}", text)

@@ -34,7 +34,7 @@ class RuleThresholds(Section):
     )
     host_memory_ratio: float = share("HostMemoryPressure: minimum share of memory that is available.", 0.05)
     host_memory_bytes: Annotated[int, BeforeValidator(size_bytes), Field(ge=0.0, le=1e18)] = setting(
-        "HostMemoryPressure: available memory above which it does not fire, whatever its share is.", 16 * 2**30
+        "HostMemoryPressure: available memory above which it does not fire.", 16 * 2**30
     )
     host_memory_stalled_ratio: float = share("HostMemoryPressure: share of time lost waiting for memory.", 0.1)
     container_memory_ratio: float = share(
@@ -62,7 +62,7 @@ class ThresholdsSection(DetectorThresholds, RuleThresholds):
     """Thresholds of all built-in alerts, of rules and of detectors."""
 
     performance_ratio: float = bound(
-        "PerformanceRegression: duration of steps, as a multiple of that of the run's baseline.", 1.05, least=1.0
+        "PerformanceRegression: duration of steps, as a multiple of the baseline's.", 1.05, least=1.0
     )
 
 
@@ -216,8 +216,8 @@ class AlertsSection(Section):
         examples=["LossPlateau,SlowStep@debug-*"],
     )
     page: Annotated[Texts, AfterValidator(_conditions)] = setting(
-        "Runs whose alerts may be critical; those of other runs are warnings. Any of: all, own (of the daemon's user), tag=page (as "
-        "init(page=True) sets it), ranks=64, age=6h, user=, k8s_namespace= or partition= with a pattern.",
+        "Runs whose alerts may be critical, not warnings at most. Any of: all, own (of the daemon's user), tag=page "
+        "(of init(page=True)), ranks=64, age=6h, user=, k8s_namespace= or partition= with a pattern.",
         ("own", "tag=page"),
         examples=["own,tag=page,ranks=64,age=6h,partition=prod*"],
     )
@@ -225,12 +225,12 @@ class AlertsSection(Section):
         "Tags that alerts have in their label tags, if their run has them.", (), examples=["team-a,team-b"]
     )
     roles: Annotated[Texts, AfterValidator(_roles)] = setting(
-        "Roles of pushed keys, as KEY=ROLE, such as loss=objective; KEY may have * and ?.",
+        "Roles of pushed keys, such as loss=objective; keys may have * and ?.",
         (),
         examples=["loss=objective,*/score=reward"],
     )
     stall_after: Annotated[Seconds, Field(ge=1)] = setting(
-        "Minimum time without a step after which a run counts as stalled; the pace of the run may extend it.",
+        "Least time without a step after which a run counts as stalled; its pace may extend it.",
         STALL_AFTER,
     )
     straggler_window: Annotated[Seconds, Field(ge=0.1)] = setting(

@@ -11,7 +11,7 @@ from trackside_daemon.alerts.rules.evaluation import TICK, run_id_of
 from trackside_daemon.alerts.rules.vector import FamilyValues
 from trackside_daemon.detectors.collectives import EVERY, Operation, SlowCollective, SlowCollectives
 from trackside_daemon.model.families import foreign, gpu, process
-from trackside_daemon.model.families.training import RUN_INFO
+from trackside_daemon.model.families.training import LOST, RUN_INFO
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
@@ -19,6 +19,7 @@ from trackside_daemon.model.state import State
 from trackside_daemon.model.troubles import TROUBLES
 
 ALERT = "CollectiveSlow"
+PAUSES = ("eval", "checkpoint")  # causes of lost time in which the training stands still, and operations differ
 KEPT_SECONDS = 600.0  # within which a restored alert must be found again; otherwise it ends
 
 
@@ -50,6 +51,7 @@ class CollectiveAlerts:
         self._firing: dict[tuple[str, ...], Finding] = {}
         self._restored: dict[tuple[str, ...], float] = {}
         self._pids: dict[Operation, str] = {}
+        self._lost: dict[tuple[str, ...], float] = {}
 
     def restore(self, alert: Alert) -> None:
         """Continue an alert that fired when an earlier daemon ended, until it is found again or `KEPT_SECONDS` are over."""
@@ -68,9 +70,20 @@ class CollectiveAlerts:
             return []
         self._due = now + EVERY
         bandwidths = self._bandwidths(now)
-        if not bandwidths and not self._firing:
+        if self._pauses(now) or (not bandwidths and not self._firing):
             return []
         return list(self._changes(now, {one.subject: one for one in self._detector.update(now, bandwidths)}))
+
+    def _pauses(self, now: float) -> bool:
+        """Return whether all runs of this machine evaluated or saved for half of the time since the last tick.
+
+        Ranks evaluate different amounts, and wait for each other in operations as those of the training.
+        """
+        (lost,) = self._state.values(now, LOST)
+        before, self._lost = self._lost, {labels: value for labels, value in lost.items() if isinstance(value, float)}
+        grown = {of for of, value in self._lost.items() if value - before.get(of, 0.0) > EVERY / 2}
+        paused = {run for run, _, cause in grown if cause in PAUSES}
+        return bool(paused) and paused == {run for run, *_ in self._lost}
 
     def _bandwidths(self, now: float) -> dict[Operation, float]:
         found: dict[Operation, float] = {}

@@ -1,24 +1,216 @@
 """The runs of all machines: live ones from a Prometheus-compatible server, ended ones from the archive of Parquet files."""
 
 import re
+import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import inf, isfinite, nan
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlsplit
+from typing import Any, TypeAlias
+from urllib.parse import quote, urlencode, urlsplit
 
-from trackside_daemon.bridges.parquet.archived_request import MODULE, Archived, ArchiveRequest
+import msgspec
+
 from trackside_daemon.bridges.settings import FleetSection
 from trackside_daemon.history.read import run_query
+from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
+from trackside_daemon.model.families import training as f
+from trackside_daemon.model.metric import json_number
+from trackside_daemon.model.records import ENDS
 
-LIVE_SECONDS, ARCHIVE_SECONDS = 5.0, 60.0  # between two readings
+LIVE_SECONDS, ARCHIVE_SECONDS = (5.0, 60.0), (60.0, 86400.0)  # between two readings, and for which one is shown
+PATIENCE_SECONDS = 0.5  # for which a request waits for live runs; the archive would take longer
+RUNS = 10_000  # most live runs that are shown
 HOSTS = 10_000  # whose daemons' addresses are remembered
 LONGEST_SECONDS = 300.0  # for which the archive may be read
 _HOST = re.compile(r"[\w.-]{1,253}|\[[0-9a-fA-F:.]+\]|[\w.-]{1,253}:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", re.ASCII)
+ANSWER_BYTES = 16 * 2**20  # of each of the queries, which are asked at once
+Runs: TypeAlias = list[dict[str, Any]]
+Labels: TypeAlias = dict[str, str]
+Key: TypeAlias = frozenset[tuple[str, str]]
+"""The labels of a target, such as instance and cluster, and the name of a run."""
+_UNKNOWN = {"cause": "", "tags": [], "summary": {}, "config": {}, "notes": "", "pinned": False}
+_OF_SERIES = {"__name__", "rank", "state", "key", *f.RUN_INFO.labels} - {"run"}
+
+
+class _Sample(msgspec.Struct):
+    metric: Labels
+    value: tuple[float, str]
+
+
+class _Vector(msgspec.Struct, rename="camel"):
+    result: list[_Sample] = []
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: _Vector = msgspec.field(default_factory=_Vector)
+    error: str = ""
+
+
+QUERIES = {
+    "info": f.RUN_INFO.name,
+    "state": f"{f.STATE.name} == 1",
+    "step": f"max without (rank) ({f.STEP.name})",
+    "started": f"min without (rank) ({f.STARTED.name})",
+    "ended": f"max without (rank) ({f.ENDED_AT.name})",
+    # Rank 0 is on one of a run's machines, and the others have some higher rank as their lowest.
+    **{
+        name: f'{family}{{rank="0",{keys}}} or ignoring (rank) {family}{{{keys}}}'
+        for name, family, keys in (
+            ("loss", f.KNOWN["loss"].name, ""),
+            ("other losses", f.VALUE.name, f'key=~"{"|".join(LOSSES[1:])}"'),
+        )
+    },
+}
+
+
+def _vector(url: str, headers: Mapping[str, str], context: ssl.SSLContext, query: str) -> list[_Sample]:
+    from trackside_daemon.http_client import http_request  # most daemons ask no server
+
+    address = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
+    body = http_request.request("GET", address, None, headers, context, longest=ANSWER_BYTES)
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise SendError(f"its answer to {query} is none of Prometheus: {error}", "later") from None
+    if answer.status != "success":
+        raise SendError(f"it refuses {query}: {answer.error}", "later")
+    return answer.data.result
+
+
+def _live_runs(ask: Callable[[str], list[_Sample]], page: Callable[[Labels], str]) -> Runs:
+    """Return the runs that a server knows now, newest first, one row for each run on all its machines, with the address of its page."""
+    with ThreadPoolExecutor(len(QUERIES), "trackside-fleet") as threads:
+        found = dict(zip(QUERIES, threads.map(ask, QUERIES.values()), strict=True))
+    losses: dict[Key, tuple[int, float]] = {}
+    places = {key: place for place, key in enumerate(LOSSES)}
+    others = sorted(found["other losses"], key=lambda one: (_rank(one), places.get(one.metric.get("key", ""), 0)))
+    for one in (*sorted(found["loss"], key=_rank), *others):
+        losses.setdefault(_key(one), (_rank(one), _number(one.value[1])))
+    values: dict[str, dict[Key, Any]] = {
+        **{
+            name: {_key(one): value for one in found[name] if isfinite(value := _number(one.value[1]))}
+            for name in ("step", "started", "ended")
+        },
+        "state": {_key(one): one.metric.get("state", "") for one in found["state"]},
+        "loss": losses,
+    }
+    rows = (
+        _row(one.metric, {name: known.get(_key(one)) for name, known in values.items()}, page) for one in found["info"]
+    )
+    return sorted(_merged(rows), key=lambda row: -(row["started"] or 0.0))
+
+
+def _key(one: _Sample) -> Key:
+    labels = one.metric.items()
+    return frozenset(item for item in labels if item[0] not in _OF_SERIES and not item[0].startswith("exported_"))
+
+
+def _rank(one: _Sample) -> int:
+    return _whole(one.metric.get("rank", ""), 0)
+
+
+def _whole(text: str, default: int) -> int:
+    return int(text) if text.isdecimal() and len(text) < 16 else default
+
+
+def _number(text: str) -> float:
+    """Return a value, which any target may have written; nan if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
+def _row(info: Labels, values: Mapping[str, Any], page: Callable[[Labels], str]) -> dict[str, Any]:
+    """Return a run on one machine, as the list of runs has it."""
+    state, step = values["state"] or "", values["step"]
+    rank, loss = values["loss"] or (1 << 30, None)
+    return {
+        "id": info.get("run_id", ""),
+        "name": info.get("run", ""),
+        "state": state,
+        "attempt": _whole(info.get("attempt", ""), 1),
+        "started": values["started"],
+        "ended": values["ended"] if state in ENDS else None,
+        "step": None if step is None else int(step),
+        "loss": None if loss is None else json_number(loss),
+        "rank": rank,
+        "host": info.get("host", ""),
+        "user": info.get("user", ""),
+        "url": page(info),
+    }
+
+
+def _merged(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row for each run: of its newest attempt, with the facts of the machine that has the lowest rank."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        known = found.get(row["id"])
+        if known is None or known["attempt"] < row["attempt"]:
+            found[row["id"]] = row
+        elif known["attempt"] == row["attempt"]:
+            first, other = sorted((known, row), key=lambda one: (one["rank"], one["host"]))
+            merged: dict[str, Any] = {
+                name: best((one[name] for one in (first, other) if one[name] is not None), default=None)
+                for name, best in (("step", max), ("started", min))
+            }
+            merged["host"] = ", ".join(dict.fromkeys(filter(None, (*first["host"].split(", "), other["host"]))))
+            found[row["id"]] = {**first, **merged}
+    for row in found.values():
+        del row["rank"]
+    return [*found.values()]
+
+
+class _Engine:
+    """An engine that has runs: its last answer, and a thread that asks again once that is due, so that no request waits long.
+
+    Args:
+        name: Its runs.
+        ask: Returns them, and what is wrong.
+        seconds: Between two questions.
+        kept: Seconds for which an answer is shown.
+    """
+
+    def __init__(self, name: str, ask: Callable[[], tuple[Runs, str]], seconds: float, kept: float) -> None:
+        self._name, self._ask, self._seconds, self._kept = name, ask, seconds, kept
+        self._answer: tuple[float, Runs, str] = (-inf, [], "")
+        self._lock = threading.Lock()
+        self._thread = threading.Thread()
+
+    def answer(self, patience: float = 0.0) -> tuple[Runs, str, str]:
+        """Return the runs, what is wrong, and a note if they are not read yet; wait for a due answer at most *patience*."""
+        with self._lock:
+            if time.monotonic() - self._answer[0] >= self._seconds and not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._read, name="trackside-fleet", daemon=True)
+                self._thread.start()
+        if self._thread.is_alive():
+            self._thread.join(patience)
+        at, runs, problem = self._answer
+        if time.monotonic() - at > self._kept:
+            return [], "", f"{self._name} being read"
+        return runs, problem, ""
+
+    def _read(self) -> None:
+        runs, problem = self._ask()
+        self._answer = time.monotonic(), runs, problem
+
+
+def joined(found: Iterable[dict[str, Any]]) -> Runs:
+    """Return each run once: live ones, which come first, as they are; of ended ones, the archive has the last step and loss."""
+    known: dict[str, dict[str, Any]] = {}
+    for run in found:
+        first = known.setdefault(run["id"], run)
+        if first["state"] in ENDS and run["attempt"] >= first["attempt"]:
+            known[run["id"]] = run
+    return [*known.values()]
 
 
 class Fleet:
@@ -34,76 +226,65 @@ class Fleet:
         has_place = not archive or urlsplit(archive).scheme
         # The process that reads it runs in another directory.
         self._archive = archive if has_place else str(Path(archive).expanduser().absolute())
-        self._lock = threading.Lock()
-        wait = "Live runs are being read" if settings.prometheus.url else ""
-        self._live: tuple[float, list[dict[str, Any]], str] = (-LIVE_SECONDS, [], wait)
-        self._ended: tuple[float, list[dict[str, Any]], str] = (-ARCHIVE_SECONDS, [], "The archive is being read")
-        self._reading: threading.Thread | None = None
+        self._engines = [
+            *([_Engine("Live runs are", self._ask_server, *LIVE_SECONDS)] if settings.prometheus.url else []),
+            *([_Engine("The archive is", self._ask_archive, *ARCHIVE_SECONDS)] if archive else []),
+        ]
+        self._trust: ssl.SSLContext | None = None  # which takes long to read
         self._instances: dict[str, str] = {}
 
     @property
     def is_configured(self) -> bool:
         """True if there is anything to show."""
-        return bool(self._settings.prometheus.url or self._archive)
+        return bool(self._engines)
 
     def runs(self, query: str = "") -> dict[str, Any]:
-        """Return the runs that a query selects, and what is wrong with an engine; it may wait for the server.
+        """Return the runs that a query selects, what is wrong with an engine, and which has not answered yet.
 
         Raises:
             QueryError: The query cannot be read.
         """
         if not self.is_configured:
             return {"runs": [], "problems": ["Set fleet.prometheus.url, the address of a Prometheus-compatible server"]}
-        live, problem = self._read_live()
-        ended, unread = self._read_archive()
-        linked = [{**run, "url": self._page({"host": run["host"], "run_id": run["id"]})} for run in ended]
-        found = [*live, *(run for run in linked if run["id"] not in {one["id"] for one in live})]
-        answer: dict[str, Any] = {"problems": [text for text in (problem, unread) if text], "among": len(found)}
         terms = run_query.parse(query)
+        # Only the first, which has the live runs, is waited for.
+        answers = [engine.answer(0.0 if number else PATIENCE_SECONDS) for number, engine in enumerate(self._engines)]
+        found = [
+            {**_UNKNOWN, "url": run.get("url") or self._page({"host": run["host"], "run_id": run["id"]}), **run}
+            for run in joined(run for runs, *_ in answers for run in runs)
+        ]
         selected = run_query.select(None, terms, found) if terms else run_query.SelectedRuns(found, "")
-        return {**answer, "runs": selected.runs, "terms": [term.text for term in terms], "hint": selected.hint}
+        return {
+            "problems": [problem for _, problem, _ in answers if problem],
+            "notes": [note for *_, note in answers if note],
+            "among": len(found),
+            "runs": selected.runs,
+            "terms": [term.text for term in terms],
+            "hint": selected.hint,
+        }
 
-    def _read_live(self) -> tuple[list[dict[str, Any]], str]:
-        from trackside_daemon.bridges.prometheus_runs import live_runs  # most daemons ask no server
-        from trackside_daemon.http_client.http_request import read_headers, tls_context
+    def _ask_server(self) -> tuple[Runs, str]:
+        from trackside_daemon.http_client import http_request
 
         server = self._settings.prometheus
-        # Of several requests, one asks the server; others would occupy all threads of the API if it is slow.
-        if not self._lock.acquire(blocking=False):
-            return self._live[1:]
         try:
-            at, runs, problem = self._live
-            if server.url and time.monotonic() - at >= LIVE_SECONDS:
-                try:
-                    headers = read_headers(server.headers_file, "fleet.prometheus.headers-file")
-                    context = tls_context(server.ca_file, "fleet.prometheus.ca-file")
-                    runs, problem = live_runs(server.url, headers, context, self._page), ""
-                except (SendError, SettingError) as error:
-                    runs, problem = [], f"Live runs are missing: {error}"
-                self._live = time.monotonic(), runs, problem
-            return runs, problem
-        finally:
-            self._lock.release()
+            headers = http_request.read_headers(server.headers_file, "fleet.prometheus.headers-file")
+            self._trust = self._trust or http_request.tls_context(server.ca_file, "fleet.prometheus.ca-file")
+            found = _live_runs(partial(_vector, server.url, headers, self._trust), self._page)
+        except (SendError, SettingError) as error:
+            return [], f"Live runs are missing: {error}"
+        more = len(found) - RUNS
+        return found[:RUNS], f"{more:,} live runs are left out, which began before the others" if more > 0 else ""
 
-    def _read_archive(self) -> tuple[list[dict[str, Any]], str]:
-        """Return what was read last; begin to read it again if that is due."""
-        at, runs, problem = self._ended
-        if not self._archive:
-            return [], ""
-        is_due = time.monotonic() - at >= ARCHIVE_SECONDS
-        if is_due and (self._reading is None or not self._reading.is_alive()):
-            self._reading = threading.Thread(target=self._ask_archive, name="trackside-archive", daemon=True)
-            self._reading.start()
-        return runs, problem
+    def _ask_archive(self) -> tuple[Runs, str]:
+        from trackside_daemon.bridges.parquet.fleet import MODULE, Archived
 
-    def _ask_archive(self) -> None:
         try:
             with CallWorker(MODULE, Archived, name="the process that reads it") as worker:
-                found = worker.ask(ArchiveRequest(self._archive), LONGEST_SECONDS)
-            runs, problem = found.runs, f"Left out of the archive: {found.left_out[0]}" if found.left_out else ""
+                found = worker.ask(self._archive, LONGEST_SECONDS)
         except WorkerFailed as error:
-            runs, problem = [], f"Ended runs are missing: {error}"
-        self._ended = time.monotonic(), runs, problem
+            return [], f"Ended runs are missing: {error}"
+        return found.runs, f"Left out of the archive: {found.left_out[0]}" if found.left_out else ""
 
     def _page(self, info: Mapping[str, str]) -> str:
         """Return the address of a run's page at its daemon; empty if that is not known."""

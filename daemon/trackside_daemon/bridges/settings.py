@@ -40,7 +40,7 @@ class TensorboardSection(LiveMirrorSection):
     target: ClassVar[str] = "directory"
 
     directory: str = setting(
-        "Directory in which each run gets a directory with event files; for tensorboard --logdir.", ""
+        "Directory in which each run gets a directory of event files, for tensorboard --logdir.", ""
     )
 
 
@@ -63,14 +63,15 @@ class WandbSection(LiveMirrorSection):
     project: str = setting("Project for the runs.", "")
     entity: str = setting("User or team of the project; by default that of the API key.", "")
     mode: Literal["online", "offline"] = setting("online or offline; offline writes logs for wandb sync.", "online")
-    directory: str = setting("Directory for the client's logs; by default wandb-mirror next to the history.", "")
+    directory: str = setting("Directory for the client's logs; by default wandb-mirror beside the history.", "")
 
 
 class OtlpSection(LiveMirrorSection):
     """A server that accepts OTLP over HTTP, as Prometheus, VictoriaMetrics and collectors do; needs trackside[otlp]."""
 
     url: str = setting(
-        "Address for metrics, such as http://HOST:9090/api/v1/otlp/v1/metrics of Prometheus or http://HOST:4318/v1/metrics of a collector.",
+        "Address for metrics: http://HOST:9090/api/v1/otlp/v1/metrics of Prometheus, http://HOST:4318/v1/metrics of a "
+        "collector.",
         "",
     )
     headers_file: str = setting("File with headers, one NAME: VALUE per line.", "")
@@ -83,7 +84,8 @@ class ParquetSection(MirrorSection):
     """A directory or a bucket for the files of ended runs; needs trackside[arrow]."""
 
     url: str = setting(
-        "Directory, or address of an object store: s3://BUCKET/PREFIX, with ?region=, ?endpoint_override= and ?scheme= as pyarrow.fs has them, or gs://BUCKET/PREFIX.",
+        "Directory, s3://BUCKET/PREFIX with ?region=, ?endpoint_override= and ?scheme= of pyarrow.fs, or "
+        "gs://BUCKET/PREFIX.",
         "",
         examples=["s3://training/trackside?region=eu-central-1"],
     )

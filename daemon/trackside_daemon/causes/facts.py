@@ -186,10 +186,23 @@ def read_times(
     return Facts(
         run,
         _spans(connection, run, ended, tails),
-        alert_reader.alerts(connection, alert_reader.AlertFilter(uid, evidence=False)),
+        _alerts(connection, uid),
         Resources(connection, window, POINTS, only=is_read, stream=machine_stream(connection, uid)),
         ended,
     )
+
+
+def _alerts(connection: sqlite3.Connection, uid: str) -> list[dict[str, Any]]:
+    """Return the alerts of a run, oldest first. One ended when it recovered, though it goes on firing for a while."""
+    found = alert_reader.alerts(connection, alert_reader.AlertFilter(uid, evidence=False))
+    recovered = dict(
+        connection.execute(
+            "SELECT alert.id, json_extract(alert.evidence, '$.recovered') FROM alert JOIN run ON run.id = alert.run "
+            "WHERE run.uid = ? AND json_type(alert.evidence, '$.recovered') IN ('real', 'integer')",
+            (uid,),
+        )
+    )
+    return [{**one, "ended": recovered.get(one["id"], one["ended"])} for one in found]
 
 
 def is_read(series: str) -> bool:

@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         text: One sentence, or one for the run and one for whom it waits; empty if the run goes on.
-        causes: What the names of its causes begin with.
+        causes: What the names of its causes begin with, the gravest first.
         broken: It is proven; else the run only makes no step for much longer than usual.
         hang: The verdict on a run that hangs now: `captures.hang.verdict.HangVerdict` as JSON.
     """
@@ -39,6 +39,10 @@ class Verdict(NamedTuple):
     causes: tuple[str, ...] = ()
     broken: bool = False
     hang: Mapping[str, Any] | None = None
+
+    def place(self, cause: str) -> int:
+        """Return the place of a cause in the order of `causes`; their number if it is none of them."""
+        return next((place for place, one in enumerate(self.causes) if cause.startswith(one)), len(self.causes))
 
 
 def read_verdict(connection: sqlite3.Connection, uid: str) -> Verdict:
@@ -57,9 +61,18 @@ def verdict(facts: Facts, connection: sqlite3.Connection) -> Verdict:
     still = Verdict() if run["state"] == "finished" else _still(facts, connection)
     if run["ended"] is not None and run["state"] in {"failed", "lost"}:
         before = f". Before, {still.text}" if still.text else ""
-        return Verdict(f"{_death(facts, connection)}{before}", ("failed",), broken=True)
-    if still.text:
-        return still
+        causes = ("failed", *_damage(facts).causes)
+        return Verdict(f"{_death(facts, connection)}{before}", causes, broken=True)
+    return still if still.text else _damage(facts)
+
+
+def joined(text: str, hang: Mapping[str, Any] | None) -> str:
+    """Return the sentence on a run that stands still, with that on the ranks that it waits for."""
+    return f"{text}. {shown(hang['text'])}" if hang else text
+
+
+def _damage(facts: Facts) -> Verdict:
+    """Return the verdict on a run that has diverged, whose ranks differ, or that was damaged."""
     for alert in reversed(facts.alerts):
         diverged = alert["alert"] in DIVERGED and alert["severity"] == "critical"
         if _lasts(alert, facts) and (diverged or alert["alert"] == DIFFERS):
@@ -68,11 +81,6 @@ def verdict(facts: Facts, connection: sqlite3.Connection) -> Verdict:
         if alert["alert"] in DAMAGED and alert["started"] >= _began(facts) and alert["severity"] != "info":
             return Verdict(shown(alert["summary"]), DAMAGED[alert["alert"]], broken=True)
     return Verdict()
-
-
-def joined(text: str, hang: Mapping[str, Any] | None) -> str:
-    """Return the sentence on a run that stands still, with that on the ranks that it waits for."""
-    return f"{text}. {shown(hang['text'])}" if hang else text
 
 
 def _began(facts: Facts) -> float:

@@ -46,14 +46,6 @@ StoragePath = Annotated[
     option("DIR", "Directory of the history. [default: that of the running daemon, else your own]", "--storage.path"),
 ]
 Url = Annotated[str, option("URL", "Address of a daemon elsewhere, with #token=… if it requires one.", "--url")]
-DaemonUrl = Annotated[
-    str,
-    option(
-        "URL",
-        "Address of a daemon elsewhere, with #token=… if it requires one. [default: the daemon of this machine]",
-        "--url",
-    ),
-]
 Form = Annotated[str, option("text|markdown|html|csv|json", "Format of the output.", "--format")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 Run = Annotated[str, argument("RUN", "An id, the beginning of one, or a name: its newest run.")]
@@ -70,9 +62,9 @@ Query = Annotated[
 ]
 RunOrQuery = Annotated[str, argument("[RUN]", "An id, the beginning of one, or a name: its newest run.")]
 RunsOrQuery = Annotated[
-    list[str] | None, argument("[RUN]...", "Ids, beginnings of ids, or names: the newest run of each.")
+    list[str] | None, argument("[RUN]...", "An id, the beginning of one, or a name: its newest run.")
 ]
-Runs = Annotated[list[str], argument("RUN", "Ids, beginnings of ids, or names: the newest run of each.")]
+Runs = Annotated[list[str], argument("RUN", "An id, the beginning of one, or a name: its newest run.")]
 
 
 T = TypeVar("T")

@@ -66,12 +66,13 @@ class ForeignFamilies:
         labels: dict[str, frozenset[str]] = {}
         count = 0
         for part, families in parts:
-            count += sum(len(family.series) for family in families.values())
             of_part = {name: _labels(family) | labels.get(name, frozenset()) for name, family in families.items()}
             problem = self._problem(families, merged) or _too_many(of_part)
-            if problem or count > SERIES:
+            more = sum(len(family.series) for family in families.values())
+            if problem or count + more > SERIES:
                 wrong[part] = problem or f"with it, there are more than {SERIES:,} series"
                 continue
+            count += more
             labels |= of_part
             for name, family in families.items():
                 known = merged.setdefault(name, ForeignFamily(family.kind, family.help, {}, family.declared))

@@ -5,7 +5,7 @@ from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import AbsolutePath, AbsolutePaths, Pattern, setting
 from trackside_daemon.nvml.settings import NvmlSection
 
-ENABLED = "Turn the collector on or off; on the command line, --[no-]collector.NAME."
+ENABLED = "Turn the collector on or off: --[no-]collector.NAME."
 
 
 class CollectorSection(Section):
@@ -37,7 +37,7 @@ class FilesystemSection(CollectorSection):
     """The collector of file systems."""
 
     paths: AbsolutePaths = setting(
-        "Paths whose file systems are shown, such as those of data and checkpoints; the history's is shown too.",
+        "Paths whose file systems are shown, besides the history's.",
         ("/", "/tmp", "/dev/shm"),  # noqa: S108  nothing is created there
         examples=["/,/data,/checkpoints"],
     )
@@ -64,7 +64,8 @@ class ProcessSection(CollectorSection):
     """The collector of the training's processes."""
 
     smaps: bool = setting(
-        "Read the ranks' smaps_rollup each minute, for unique and proportional memory; it can halt a large training for seconds.",
+        "Read the ranks' smaps_rollup each minute, for unique and proportional memory; this can halt a large training "
+        "for seconds.",
         False,
     )
 
@@ -79,12 +80,8 @@ class RaySection(CollectorSection):
     """The Ray collector."""
 
     enabled: bool = setting(ENABLED, False)
-    dashboard: str = setting(
-        "URL of Ray's dashboard, which runs on the head node; empty to read local nodes alone.", DASHBOARD
-    )
-    token_file: str = setting(
-        "File with the token of Ray's dashboard; without one, the token that Ray itself would find.", ""
-    )
+    dashboard: str = setting("URL of Ray's dashboard, on the head node; empty to read local nodes alone.", DASHBOARD)
+    token_file: str = setting("File with the token of Ray's dashboard; by default the one that Ray would find.", "")
 
 
 class KubeletSection(CollectorSection):
@@ -100,7 +97,7 @@ class TextfileSection(CollectorSection):
     """The collector of other programs' text files."""
 
     directory: str = setting(
-        "Directory, or pattern of several, whose *.prom files are served; empty for none.",
+        "Directory, or pattern of several, whose *.prom files are served.",
         "",
         examples=["/var/lib/trackside/textfiles"],
     )

@@ -12,6 +12,7 @@ import re
 import stat
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from trackside.os_errors import file_error_text
 from trackside_daemon.collectors.base import NothingToCollect
@@ -37,6 +38,9 @@ _VALUE = re.compile(
 )
 _KINDS: dict[str, Kind] = {"counter": "counter", "gauge": "gauge", "untyped": "unknown"}
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
+
+_File: TypeAlias = tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str]
+"""Its version, its time, and its families, or why it has none."""
 
 log = logging.getLogger("trackside")
 
@@ -150,7 +154,8 @@ class TextfileCollector:
     def __init__(self, directory: str, families: ForeignFamilies) -> None:
         self._directory = directory
         self._families = families
-        self._files: dict[str, tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str]] = {}
+        self._files: dict[str, _File] = {}
+        self._over: list[str] = []
         self._named: dict[str, str] = {}
         self._samples: list[Sample] = []
         self.left_out = ""
@@ -163,15 +168,17 @@ class TextfileCollector:
             OSError: It cannot be listed.
         """
         paths = self._paths()
-        before = self._files
+        before, over = self._files, paths[FILES:]
         self._files, room = {}, FILE_BYTES
-        for path in paths:
+        for path in paths[:FILES]:
             self._files[path] = file = self._read(path, before.get(path), room)
             room -= 0 if isinstance(file[2], str) else file[0][2]
         if (
             any(before.get(path) is not file for path, file in self._files.items())
             or before.keys() != self._files.keys()
+            or over != self._over
         ):
+            self._over = over
             self._merge()
         if not paths:
             raise NothingToCollect(
@@ -182,15 +189,10 @@ class TextfileCollector:
     def _paths(self) -> list[str]:
         places = sorted(glob.glob(self._directory)) or [self._directory]  # noqa: PTH207  as the setting is written
         found = [f"{place}/{name}" for place in places for name in os.listdir(place) if name.endswith(".prom")]  # noqa: PTH208
-        return sorted(found)[:FILES]
+        return sorted(found)
 
-    def _read(
-        self, path: str, before: tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str] | None, room: int
-    ) -> tuple[tuple[int, ...], float, dict[str, ForeignFamily] | str]:
-        """Return a file's version, its time, and its families, or why it has none; the same object if it is unchanged.
-
-        It may have *room* bytes.
-        """
+    def _read(self, path: str, before: _File | None, room: int) -> _File:
+        """Return a file, which may have *room* bytes; the same object if it is unchanged."""
         version: tuple[int, ...] = ()
         try:
             status = os.stat(path)  # noqa: PTH116
@@ -218,6 +220,7 @@ class TextfileCollector:
         samples, wrong = self._families.merge(self.name, good)
         served = {path for path, _ in good} - {path for path, why in wrong.items() if "help text" not in why}
         wrong |= {path: found for path, (_, _, found) in self._files.items() if isinstance(found, str)}
+        wrong |= dict.fromkeys(self._over, f"there are more than {FILES} files")
         for path, why in wrong.items():
             if self._named.get(path) != why:
                 log.warning("collector textfile: %s is left out: %s", path, why)

@@ -71,7 +71,9 @@ CRITICAL = 0.5  # rise, as a fraction of the lowest level and of its peak, from 
 
 BACK = 1 / e  # share of its peak below which a rise is on its way back, that of one time constant
 
-ACCEPTED = 1000  # samples after which a new level becomes the accepted one
+ACCEPTED = (
+    1000  # samples after which a new level becomes the accepted one, once it has lasted long enough to be critical
+)
 
 # Factor by which the rate must have risen since the moment, and by which it may exceed the highest before: beyond that no
 # schedule has begun again, but the rate is higher than it ever was.
@@ -331,12 +333,12 @@ class LossDiverging:
         if height < self._ratio / 2 * abs(self._lowest):
             self._usual = max(self._usual, self._cost)
             yield self._end(at, f"loss is back at {number(level)} at step {number(step)}")
-        elif rise.seen > ACCEPTED:
+        elif rise.severity != "critical" and rise.worsens(
+            severity := self._judge_severity(height, step, time, context)
+        ):
+            yield rise.report(severity, at, self._text(level, step, context))
+        elif rise.seen > ACCEPTED and self._lasts(time):
             yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level")
-        elif rise.severity != "critical":
-            severity = self._judge_severity(height, step, time, context)
-            if rise.worsens(severity):
-                yield rise.report(severity, at, self._text(level, step, context))
 
     def _needed(self) -> float:
         return max(COST, 2 * self._usual)
@@ -354,10 +356,12 @@ class LossDiverging:
             self.reading = UNLEARNT * unlearnt
             return "warning" if lost >= 1 else "info"
         self.reading = ""
-        # Beyond the initial loss there is nothing to wait for, and a log may have no times.
-        lasts = lost >= 1 or not time - self._since < self._after
+        lasts = lost >= 1 or self._lasts(time)  # beyond the initial loss there is nothing to wait for
         grave = self._cost >= 2 * self._needed() and lasts and height > CRITICAL * max(abs(self._lowest), self._peak)
         return "critical" if grave else "warning"
+
+    def _lasts(self, time: float) -> bool:
+        return not time - self._since < self._after  # a log may have no times
 
     def _end(self, at: int, text: str) -> Detection:
         self._lowest = inf

@@ -25,7 +25,8 @@ class DetectorThresholds(Section):
     loss_spike_ratio: Annotated[
         float,
         bound(
-            "LossSpike, LossHardBatch: deviation of a loss, as a ratio of its level; less if it has more robust standard deviations."
+            "LossSpike, LossHardBatch: deviation of a loss, as a ratio of its level; less if it is more robust "
+            "standard deviations."
         ),
     ] = 0.17
     loss_diverging_ratio: Annotated[
@@ -46,7 +47,7 @@ class DetectorThresholds(Section):
     ] = 10.0
     learning_rate_most: Annotated[float, bound("LearningRateOutOfRange: maximum learning rate.")] = 10.0
     learning_rate_least: Annotated[
-        float, bound("LearningRateOutOfRange: rate that is too low, unless the run's end is near.")
+        float, bound("LearningRateOutOfRange: rate that is too low before the run's end is near.")
     ] = 1e-8
     learning_rate_jump_ratio: Annotated[
         float, bound("LearningRateOutOfRange: sudden increase, as a multiple of the rate before.", least=1.0)
@@ -64,7 +65,7 @@ class DetectorThresholds(Section):
         float, bound("ThroughputRegression: duration of steps, as a multiple of that before.", least=1.0)
     ] = 1.15
     straggler_ratio: Annotated[
-        float, bound("StragglerRank: a rank's own time for a step, as a multiple of the median rank's.", least=1.0)
+        float, bound("StragglerRank: own time for a step, as a multiple of the median rank's.", least=1.0)
     ] = 1.1
     data_wait_ratio: Annotated[float, share("DataLoaderBottleneck: share of the time spent waiting for data.")] = 0.3
     no_signal_ratio: Annotated[float, share("NoLearningSignal: share of the groups whose rewards are all equal.")] = 0.8
@@ -77,12 +78,12 @@ class DetectorThresholds(Section):
     ] = 2.0
     kl_most: Annotated[float, bound("KlBlowup: maximum KL divergence from the reference, in nats a token.")] = 1.0
     update_kl_most: Annotated[
-        float, bound("KlBlowup: maximum KL divergence from the policy before the update, such as approx_kl, in nats.")
+        float, bound("KlBlowup: maximum KL divergence from the policy before the update (approx_kl), in nats.")
     ] = 0.2
     reward_collapse_ratio: Annotated[float, share("RewardCollapse: share of the learnt reward that is lost.")] = 0.5
     checkpoint_ratio: Annotated[
         float,
-        bound("CheckpointOverdue: time since the last checkpoint, as a multiple of the usual interval.", least=1.0),
+        bound("CheckpointOverdue: time since the last one, as a multiple of the usual interval.", least=1.0),
     ] = 2.0
     checkpoint_after: Annotated[
         Seconds, Field(ge=1, description="CheckpointOverdue: time without a checkpoint that is always allowed.")

@@ -137,7 +137,7 @@ def diagnose(
     found = engine.of_run(facts, accounts, connection, tails, stops)
     causes = sorted(
         (as_json(one, facts, noise, cost["gpu_hour"], whole) for one in found),
-        key=lambda one: (not one["cause"].startswith(stops.causes), -(one["gpu_hours"] or 0.0)),
+        key=lambda one: (stops.place(one["cause"]), -(one["gpu_hours"] or 0.0)),
     )
     for one in causes:
         one["listed"] |= one["cause"].startswith(stops.causes)

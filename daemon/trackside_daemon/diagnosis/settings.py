@@ -32,16 +32,14 @@ class CostSection(Section):
     """Prices, for the costs of runs. Without a price nothing is estimated."""
 
     gpu_hour: Annotated[Texts, AfterValidator(_prices)] = setting(
-        "Price of a GPU for an hour by the GPU's name, its host or a tag of the run, with the wildcards * and ?; the first match counts.",
+        "Price of a GPU hour by the GPU's name, its host or a tag of the run, with * and ?; the first match counts.",
         (),
         examples=["*H100*=2.5,*=1.2"],
     )
     currency: str = setting("Currency of the prices.", "", max_length=8, examples=["EUR"])
     kwh: float | None = bound("Price of a kilowatt hour.", None)
     carbon_grams_per_kwh: float | None = bound("Grams of CO2 for a kilowatt hour of your grid, such as 380.", None)
-    pue: float = bound(
-        "Power usage effectiveness: the energy of the whole site divided by that of its machines.", 1.0, least=1.0
-    )
+    pue: float = bound("Power usage effectiveness: energy of the whole site over that of its machines.", 1.0, least=1.0)
     source: str = setting("Source of these numbers, such as: contract of 2026.", "", max_length=200)
 
     def price(self, names: Sequence[str]) -> float | None:
@@ -62,12 +60,12 @@ class ReportsSection(Section):
     """Reports that the daemon writes at the end of each run."""
 
     path: str = setting(
-        "Directory for a report of each run at its end, as RUN.html; the daemon deletes none of them. "
-        "Empty for no reports.",
+        "Directory for a report of each run at its end, RUN.html; the daemon deletes none.",
         "",
         examples=["/srv/trackside/reports"],
     )
     every: Annotated[int, BeforeValidator(_steps), Field(ge=0)] = setting(
-        "Steps between two writes of a run's files in storage.experiment-directory, such as 1000; at most one a minute. 0 for its end alone.",
+        "Steps between two writes of a run's files in storage.experiment-directory, at most one a minute; 0 for its "
+        "end alone.",
         0,
     )

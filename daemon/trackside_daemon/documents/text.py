@@ -17,13 +17,15 @@ PATH = 200  # the same of a path, and of the last column, which widens its own l
 MAX_NAME_CELLS = 40  # maximum width of the names of values; longer ones have lines of their own
 COLUMN = 10  # minimum width of columns side by side; further ones go to another table
 LINES = 4  # maximum number of lines of a cell in one of them
+UNLIMITED = 100_000  # width of a file or pipe
+READABLE = 120  # width of columns side by side there
 
 
 def width() -> int:
     """Return the columns of the terminal or of $COLUMNS; a file or pipe has no limit."""
     if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
         return shutil.get_terminal_size().columns or 80  # 0 of Python 3.10: unknown
-    return 100_000
+    return UNLIMITED
 
 
 def write(document: Document) -> Iterator[str]:
@@ -142,10 +144,16 @@ def _side_by_side(tables: Sequence[Table], indent: str = "") -> Iterator[str]:
     words = [word for name in header for word in name.split()]
     keys = min(CELL, max(cells(key) for key, *_ in rows)) + len(GAP)
     natural = min(CELL, max(COLUMN, *map(cells, words), *(cells(cell) for _, *row in rows for cell in row)))
-    fits = max(1, (width() - min(keys, width() // 3)) // (COLUMN + len(GAP)))
+    room = width()
+    if room == UNLIMITED:
+        natural = min(natural, CELL // LINES * 2)
+        room = max(READABLE, keys + natural + len(GAP))
+        fits = (room - keys) // (natural + len(GAP))
+    else:
+        fits = max(1, (room - min(keys, room // 3)) // (COLUMN + len(GAP)))
     columns = min(fits, len(header))
-    keys = min(keys, max(width() // 3, width() - columns * (natural + len(GAP))))
-    column = max(COLUMN, min(natural, (width() - keys) // columns - len(GAP)))
+    keys = min(keys, max(room // 3, room - columns * (natural + len(GAP))))
+    column = max(COLUMN, min(natural, (room - keys) // columns - len(GAP)))
     for first in range(0, len(header), fits):
         part = slice(first, first + fits)
         if first:

@@ -12,7 +12,8 @@ class RetentionSection(Section):
     """Bounds of the history; pinned runs are always kept."""
 
     size: Annotated[HistoryBytes, Field(ge=0)] = setting(
-        "Maximum size of the history's file, such as 10GiB; the oldest samples and runs of those who have more than their share are deleted first. 0 for no limit.",
+        "Maximum size of the history's file; the oldest samples and runs of those who have more than their share go "
+        "first. 0 for no limit.",
         10 * 1024**3,
     )
     age: Annotated[Seconds, Field(ge=0)] = setting(
@@ -24,7 +25,7 @@ class MediaSection(Section):
     """Bounds of images, texts and tables; the oldest are deleted first."""
 
     quota_run: Annotated[Bytes, Field(ge=0)] = setting(
-        "Maximum size of the images, texts and tables of a run, such as 256MiB; 0 keeps none.", 256 * 1024**2
+        "Maximum size of the images, texts and tables of a run; 0 keeps none.", 256 * 1024**2
     )
     quota: Annotated[Bytes, Field(ge=0)] = setting(
         "Maximum size of the images, texts and tables of all runs.", 4 * 1024**3
@@ -40,7 +41,8 @@ class StorageSection(Section):
     )
     retention: RetentionSection = RetentionSection()
     min_free: Annotated[Bytes, Field(ge=0)] = setting(
-        "Free bytes of the disk below which the history grows no more and new media and captures are refused. 0 for no limit.",
+        "Free bytes of the disk below which the history does not grow, and new media and captures are refused. 0 for "
+        "no limit.",
         1024**3,
     )
     media: MediaSection = MediaSection()
@@ -48,11 +50,12 @@ class StorageSection(Section):
         "normal or full; with full each commit waits for the disk, and a power cut loses nothing.", "normal"
     )
     experiment_directory: str = setting(
-        "Directory in which each run gets a directory with its report, plots, metrics, configuration and results at its end, and every reports.every steps. Empty for none.",
+        "Directory that gets a directory for each run with its report, plots, metrics, configuration and results, at "
+        "its end and every reports.every steps.",
         "",
         examples=["/srv/experiments"],
     )
     interval: Annotated[Seconds, Field(ge=0.1)] = setting(
         "Time between two samples of GPUs and host that the history keeps.", 10.0
     )
-    jsonl: str = setting("Directory to which everything is appended as JSON lines, in addition to the history.", "")
+    jsonl: str = setting("Directory to which everything is appended as JSON lines, too.", "")

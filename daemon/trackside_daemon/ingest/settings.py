@@ -12,15 +12,13 @@ class PushSection(Section):
     """The sockets that accept pushes."""
 
     endpoint: Texts = setting(
-        "Where to accept pushes, ipc://PATH or tcp://HOST:PORT; may be repeated. Other machines can push only with push.keys.",
+        "Where to accept pushes, ipc://PATH or tcp://HOST:PORT; may be repeated. Other machines need push.keys.",
         (),
         examples=["ipc:///run/trackside/push.sock"],
         json_schema_extra={"repeatable": True},
     )
-    keys: str = setting(
-        "Directory that `trackside keys` made; tcp endpoints then accept only clients that have a key.", ""
-    )
+    keys: str = setting("Directory of `trackside keys`; tcp endpoints then accept only clients with a key.", "")
     group: Annotated[str, BeforeValidator(text)] = setting(
-        "Group, by name or number, whose members may push too; for a socket in /run/trackside, the default is trackside.",
+        "Group whose members may push too, by name or number; for a socket in /run/trackside by default trackside.",
         "",
     )

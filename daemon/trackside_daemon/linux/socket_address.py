@@ -1,12 +1,15 @@
-"""Addresses of sockets as text, and who listens on a port."""
+"""Addresses of sockets as text, and who listens on a port or has connected."""
 
 import os
+import pwd
 import socket
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-_LISTENS = "0A"
+_ESTABLISHED, _LISTENS = "01", "0A"
 
 
 def format_address(listener: socket.socket) -> str:
@@ -17,11 +20,43 @@ def format_address(listener: socket.socket) -> str:
 
 def listeners(port: int, proc: Path = Path("/proc")) -> Iterator[tuple[int, str]]:
     """Yield the uid and the inode of each socket of this network namespace that listens on a TCP port."""
+    for fields in _sockets(_LISTENS, proc):
+        if int(fields[1].rpartition(":")[2], 16) == port:
+            yield int(fields[7]), fields[9]
+
+
+def user_of(client: tuple[str, int], server: tuple[str, int], proc: Path = Path("/proc")) -> int | None:
+    """Return the uid of the client of a connection within this machine; None if it is not known, or has closed its end."""
+    ends = [(ip_address(host), port) for host, port in (client, server)]
+    found = (int(fields[7]) for fields in _sockets(_ESTABLISHED, proc) if [_end(one) for one in fields[1:3]] == ends)
+    return next(found, None)
+
+
+def may_push(uid: int | None, group: int | None) -> bool:
+    """Return whether a user may use a socket of this user and a group; None is one that is not known."""
+    if uid is None or uid in (0, os.getuid()) or group is None:
+        return uid in (0, os.getuid())
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return group in os.getgrouplist(user.pw_name, user.pw_gid)
+
+
+def _sockets(state: str, proc: Path) -> Iterator[list[str]]:
+    """Yield the fields of the TCP sockets in a state, from /proc/net/tcp and tcp6 (proc_net(5))."""
     for table in (proc / "net/tcp", proc / "net/tcp6"):
         for line in table.read_text().splitlines()[1:] if table.exists() else ():
             fields = line.split()
-            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
-                yield int(fields[7]), fields[9]
+            if fields[3] == state:
+                yield fields
+
+
+def _end(text: str) -> tuple[IPv4Address | IPv6Address, int]:
+    """Return the address and the port of an end of a socket; each 32 bits of the address are a number of this machine."""
+    host, _, port = text.partition(":")
+    words = (int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8))
+    return ip_address(b"".join(words)), int(port, 16)
 
 
 def strangers(host: str, port: int, trusted: Collection[int], proc: Path = Path("/proc")) -> list[int]:

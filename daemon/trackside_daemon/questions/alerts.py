@@ -27,9 +27,9 @@ class Alerts(Question, frozen=True, kw_only=True):
     path = "/alerts"
     fields = ("alerts",)
     about = (
-        "silenced_until is the end of the silence that matches a firing alert, or null. notified lists the receivers that "
-        "got a notification. dismissed has the time and the comment if somebody marked the alert as a false alarm, else it is "
-        "null. limit is 1000 by default, and 10000 at most; of more than 1000, only the newest 1000 have their evidence."
+        "silenced_until is the end of the silence that matches a firing alert. notified lists the receivers that got a"
+        " notification. dismissed has the time and the comment of a mark as false alarm. limit is at most 10000; only "
+        "the newest 1000 have their evidence."
     )
     run: RunName = ""
     severity: Annotated[Severity | None, Meta(description="info, warning or critical.")] = None
@@ -88,10 +88,10 @@ class Batches(OfRun, frozen=True, kw_only=True):
     path = "/runs/{id}/batches"
     fields = ("batches",)
     about = (
-        "An alert about the loss or the gradients has the batches of the step at which it began, and with before of the step "
-        "before; alert is its id. With step, also a live run is asked, whose ranks keep some last steps. samples has indices in "
-        "the data set, or its own ids, not all of a large batch; count is their number. names has what some of them are called, "
-        "and why, why they are unknown."
+        "Alerts about the loss or the gradients have the batches of the step at which they began, and with before of "
+        "the step before; alert is the id. With step, a live run is asked too, whose ranks keep some last steps. "
+        "samples has indices in the data set, or its own ids, and names of some; of a large batch only a part, of "
+        "which count is the whole. why says why they are unknown."
     )
     step: Annotated[int | None, Meta(description="Only batches of this step.")] = None
     rank: Annotated[int | None, Meta(description="Only those of this rank.")] = None

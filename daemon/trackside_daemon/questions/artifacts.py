@@ -48,8 +48,8 @@ class Capture(Question, frozen=True, kw_only=True):
     path = "/captures/{capture}"
     fields = ("id", "state")
     about = (
-        "state is asked, recording, written, summarised or failed. text has the summary as lines. In summary.ranks, "
-        "times are seconds per step."
+        "state is asked, recording, written, summarised or failed. text is the summary in lines. Times in "
+        "summary.ranks are seconds per step."
     )
     capture: Annotated[str, Meta(description="A capture's id.")]
 
@@ -68,10 +68,9 @@ class Checkpoints(OfRun, frozen=True, kw_only=True):
     path = "/runs/{id}/checkpoints"
     fields = ("checkpoints",)
     about = (
-        "state is writing, complete, damaged or gone; good is true for a complete one that an audit has found intact, at checked. "
-        "reason says why one is damaged, and in which file. value is that of the metric as reported with it, else the last "
-        "one at or before its step, of the attempt that wrote it. By default the metric is the first that was reported with a "
-        "checkpoint, else the loss."
+        "state is writing, complete, damaged or gone; good: an audit found it intact, at checked. reason says why and "
+        "in which file it is damaged. value is that of the metric as reported with the checkpoint, else the last at or"
+        " before its step. Without metric, it is the first reported with a checkpoint, else the loss."
     )
     metric: Annotated[str, Meta(description="A pushed key.")] = ""
 
@@ -87,15 +86,15 @@ class Console(OfRun, frozen=True, kw_only=True):
     path = "/runs/{id}/console"
     fields = ("lines", "total", "more")
     about = (
-        "lines are [number, text], the oldest first: the newest ones, or those before a line number, or those that contain "
-        "a text in any case. They have no escape sequences; with colors, each is [number, text, parts], and the parts are "
-        "[begin, end, style]: indices of characters, and a colour, bold, or both. total is the number of kept lines, and more "
-        "tells whether there are earlier ones. bytes is the size of the kept output, at most 10 MiB."
+        "lines are [number, text] without escape sequences, the oldest first: the newest, those before a line number, "
+        "or those with a text in any case. With colors, they are [number, text, parts], each part [begin, end, style]:"
+        " indices of characters, and a colour, bold, or both. total counts the kept lines, of bytes (at most 10 MiB); "
+        "more: there are earlier ones."
     )
-    lines: Annotated[int, Meta(le=MOST_LINES, description=f"Maximum number of lines [400], up to {MOST_LINES}.")] = 400
+    lines: Annotated[int, Meta(le=MOST_LINES, description="At most so many lines.")] = 400
     before: Annotated[int, Meta(le=10**9 - 1, description="Only lines before this number.")] = 0
     search: Annotated[str, Meta(max_length=256, description="Only lines that contain this text.")] = ""
-    colors: Annotated[bool, Meta(description="true: also the coloured parts of each line.")] = False
+    colors: Annotated[bool, Meta(description="Also the coloured parts of each line.")] = False
 
     def answer(self, history: History, _live: Live) -> dict[str, Any]:
         """See `Question`."""
@@ -116,7 +115,7 @@ class Media(OfRun, frozen=True, kw_only=True):
 
     path = "/runs/{id}/media"
     fields = ("media",)
-    about = "kind is image, text or table. key is the name that the training code gave it."
+    about = "kind is image, text or table; key is the name that the training code gave it."
 
     def answer(self, history: History, _live: Live) -> dict[str, Any]:
         """See `Question`."""
@@ -137,8 +136,8 @@ class Code(Question, frozen=True, kw_only=True):
     path = "/code"
     fields = ("diff",)
     about = (
-        "diff has the lines of a unified diff from the first run to the second; with one run, its code. It is null if one of "
-        "them has no code. A file that was too large to store is named alone."
+        "diff has the lines of a unified diff from the first run to the second; with one run, its code. It is null if "
+        "a run has no code. A file too large to store is named alone."
     )
     run: RunNames
 

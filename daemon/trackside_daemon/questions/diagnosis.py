@@ -38,15 +38,15 @@ class Diagnosis(OfRun, frozen=True, kw_only=True):
     path = "/runs/{id}/diagnosis"
     fields = ("ledger",)
     about = (
-        "ledger has wall seconds by account; they sum to wall_seconds, and are means over the ranks. causes are the "
-        "costliest first, behind what stops the run; those of 5 % of the time or a minute are listed; the gain of removing one is expected between low and high seconds, and no second has two causes. "
-        "lost_seconds is null for a cause whose time is not measured, or that costs no time. ledger_by_rank has the accounts of "
-        "each rank. unknown has what is not measured, and why. resources are statistics of GPUs, host and processes, suggestions "
-        "are about the size of the job, trends are slopes per 1,000 steps, and comparison is that of /comparison. "
-        "health is ok, slow or broken: failed, diverged, standing still or damaged, as verdict says in one sentence. "
-        "hang is the verdict on the ranks of a run that hangs. If "
-        "no alert has one, the processes of a run without a step for 10 s and ten times its usual step are asked, for some "
-        "seconds, and the verdict has quiet_seconds, the time since the last step; health is then broken only if no rank can go on."
+        "ledger has wall seconds by account, which sum to wall_seconds: means over the ranks, as ledger_by_rank has "
+        "them. causes are what stops the run, then the costliest; listed are those of 5 % of the time or a minute. "
+        "Removing one should gain low to high seconds, and no second has two causes; lost_seconds is null if it is not"
+        " measured, or none. unknown says what is not measured, and why. suggestions are about the size of the job, "
+        "trends are slopes per 1,000 steps, and comparison is that of /comparison. health is ok, slow or broken "
+        "(failed, diverged, standing still or damaged), which verdict says in a sentence. hang is the verdict on the "
+        "ranks of a run that hangs. Without an alert about it, the processes of a run without a step for 10 s and ten "
+        "usual steps are asked, for some seconds; quiet_seconds is the time since the last step, and health is broken "
+        "only if no rank can go on."
     )
     baseline: Baseline = ()
     key: Keys = ()
@@ -77,18 +77,18 @@ class Performance(OfRun, frozen=True, kw_only=True):
     path = "/runs/{id}/performance"
     fields = ("times",)
     about = (
-        "times has the end of each of points (120, at most 500) equal parts of the time; the lists have a value for "
-        "each of them, null where it is unknown. step has p50 and p99 of the seconds per step of the lowest rank. "
-        "tokens_per_second, samples_per_second and mfu are over all ranks. phases has seconds per step by phase, as means over "
-        "the ranks. In ranks, own is the seconds per step in which a rank waits for no other one, wait those in "
-        "which it waits for the slowest one, ratio its own over that of the median rank, and past its own over the median of its own parts before. straggler_ratio is the ratio from which "
-        "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases. "
-        "collectives has a row for each operation and size of each communicator, if NCCL's Inspector measures them: bandwidth, in GB/s, in the last tenth "
-        "of the time, usual before it, peers of the other communicators of the same shape, seconds of an operation, and the slowest GPU."
+        "times are the ends of equal parts of the time; the lists have a value for each, null where it is unknown. "
+        "step has p50 and p99 of the seconds per step of the lowest rank; phases are seconds per step, means over the "
+        "ranks; tokens_per_second, samples_per_second and mfu are over all ranks. ranks are the lowest 64 (most_ranks)"
+        " that name phases: own is the seconds per step in which one waits for no other, wait those for the slowest, "
+        "ratio its own over the median rank's, past over the median of its own before. From straggler_ratio on, "
+        "StragglerRank counts a rank as slow. collectives, if NCCL's Inspector measures them, have a row for each "
+        "operation and size of a communicator: bandwidth in GB/s in the last tenth of the time, usual before it, peers"
+        " of communicators of the same shape, seconds of an operation, and waits_for, the GPU for which others wait."
     )
     first: FirstTime = msgspec.field(default=None, name="from")
     last: LastTime = msgspec.field(default=None, name="to")
-    points: Annotated[int, Meta(le=500, description="Number of parts of the time [120], up to 500.")] = 120
+    points: Annotated[int, Meta(le=500, description="Number of parts of the time.")] = 120
 
     def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
         from trackside_daemon.diagnosis.performance import read_performance
@@ -106,11 +106,12 @@ class Comparison(Question, frozen=True, kw_only=True):
     path = "/comparison"
     fields = ("effects",)
     about = (
-        "An effect has its quantity, unit, better (lower, higher or empty), value and baseline (means of the runs), ratio, and "
-        "difference. The quantity is step_time, step_time_p25, throughput, gpu_memory, host_memory, energy, cost or a key. A key "
-        "is compared at the last step that all runs have, and with _at_tokens at their last common number of tokens. low and high are the 95 % interval of the "
-        "ratio, difference_low and difference_high that of the difference. What is unknown is null, and unknown states the "
-        "reason; nonfinite is baseline or value if that side has NaN or infinite values there, else empty. chosen is how the baseline was found: run, tag, pinned or name; empty if there is none."
+        "An effect's value and baseline are means of the runs. Its quantity is step_time, step_time_p25, throughput, "
+        "gpu_memory, host_memory, energy, cost or a key, which is compared at the last step that all runs have, and "
+        "with _at_tokens at their last common number of tokens. better is lower, higher or empty. low and high are the"
+        " 95 % interval of the ratio, difference_low and difference_high that of the difference. What is null has its "
+        "reason in unknown; nonfinite is baseline or value if that side has NaN or infinite values there. chosen is "
+        "how the baseline was found: run, tag, pinned or name; empty if there is none."
     )
     run: RunNames
     baseline: Baseline = ()
@@ -129,13 +130,13 @@ class Report(OfRun, frozen=True, kw_only=True):
     path = "/runs/{id}/report"
     fields = ("charts",)
     about = (
-        "size is the most bytes of the charts. They are those of the lowest rank, the loss first, with step and time, in "
-        "seconds since the run's start, in axes, and null for NaN and infinities; left_out is the number of keys without one. "
-        "layers are at most 20 of an observed model, those that stand out most first, as of their last measurement."
+        "charts are those of the lowest rank, the loss first, with null for NaN and infinities, and their axis in "
+        "axes: steps, and seconds since the run's start. left_out counts the keys without one. "
+        "layers are the 20 of an observed model that stand out most, as last measured."
     )
     size: Annotated[
         int,
-        Meta(le=MOST_SIZE, description=f"Maximum number of bytes of all charts [{SIZE}], up to {MOST_SIZE}."),
+        Meta(le=MOST_SIZE, description="At most so many bytes of all charts."),
     ] = SIZE
 
     def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:

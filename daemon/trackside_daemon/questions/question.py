@@ -41,40 +41,36 @@ _PLACE = re.compile(r"{(\w+)}")
 RunId = Annotated[
     str,
     msgspec.Meta(
-        description="A run's id, its name (the newest run counts), or a unique beginning of its id; percent-encoded, also slashes."
+        description="A run's id, its name (the newest run counts), or a unique beginning of its id; percent-encoded."
     ),
 ]
 
 _MOST_SECONDS = 9e12  # seconds whose microseconds fit into a 64-bit column
 _MOST_STEPS = 2.0**63
-_KEY = "A pushed key; except on /export, also the name of a GPU or host series or family."
+_KEY = "A pushed key, or, except for /export, a GPU or host series or family."
 _RUN = "A run's id, its name or a unique beginning of its id."
 _ONE_RUN = "run: name at least one run, by its id or name; the parameter may be repeated"
-_BASELINE = "A run or a tag to compare with. May be repeated. Default: the newest pinned run of the name, else the last finished."
+_BASELINE = "A run or a tag to compare with; by default the newest pinned run of the name, else the last finished."
 
 RunName = Annotated[str, Meta(description=_RUN)]
-RunNames = Annotated[tuple[str, ...], Meta(description=f"{_RUN} May be repeated.", extra={"lacks": _ONE_RUN})]
+RunNames = Annotated[tuple[str, ...], Meta(description=_RUN, extra={"lacks": _ONE_RUN})]
 Seconds = Annotated[float, Meta(ge=-_MOST_SECONDS, le=_MOST_SECONDS, extra={"moment": True})]
-FirstTime = Annotated[Seconds | None, Meta(description="First time: Unix seconds, or ISO 8601.")]
-LastTime = Annotated[Seconds | None, Meta(description="Last time: Unix seconds, or ISO 8601.")]
+FirstTime = Annotated[Seconds | None, Meta(description="The first time.")]
+LastTime = Annotated[Seconds | None, Meta(description="The last time.")]
 Key = Annotated[
     str, Meta(description=_KEY, extra={"lacks": "key: name exactly one key; for several, use /api/v1/series"})
 ]
-Keys = Annotated[tuple[str, ...], Meta(description=f"{_KEY} May be repeated.")]
+Keys = Annotated[tuple[str, ...], Meta(description=_KEY)]
 Baseline = Annotated[tuple[str, ...], Meta(description=_BASELINE)]
 RANK = r"^(all|[0-9]{1,18})$"
 _Rank = Annotated[str, Meta(pattern=RANK)]
-Ranks = Annotated[tuple[_Rank, ...], Meta(description="A rank, or all. May be repeated. Without it, the lowest rank.")]
-Attempt = Annotated[int | None, Meta(description="An attempt. Without it, all attempts in order.")]
-By = Annotated[
-    Literal["step", "time"], Meta(description="Unit of from and to: step (the default), or time in Unix seconds.")
-]
+Ranks = Annotated[tuple[_Rank, ...], Meta(description="A rank, or all; by default the lowest.")]
+Attempt = Annotated[int | None, Meta(description="An attempt; by default all in order.")]
+By = Annotated[Literal["step", "time"], Meta(description="Unit of from and to: step or time.")]
 _Bound = Annotated[float, Meta(ge=-_MOST_STEPS, le=_MOST_STEPS, extra={"moment": True})]
-First = Annotated[
-    _Bound | None, Meta(description="First step; with by=time the first time, as Unix seconds or ISO 8601.")
-]
-Last = Annotated[_Bound | None, Meta(description="Last step; with by=time the last time, as Unix seconds or ISO 8601.")]
-Limit = Annotated[int, Meta(description="Maximum number of entries. The newest are returned.")]
+First = Annotated[_Bound | None, Meta(description="The first step; with by=time the first time.")]
+Last = Annotated[_Bound | None, Meta(description="The last step; with by=time the last time.")]
+Limit = Annotated[int, Meta(description="At most so many entries, the newest.")]
 
 
 class InvalidError(ValueError):
@@ -96,6 +92,7 @@ class Live:
         captures: Returns the captures that are in memory.
         silences: Returns the silences that are active at a Unix time; None for those of the history.
         batches: Asks a run, by its id, for the batches of a step; returns them as JSON. May take seconds.
+        fleet: Returns the runs of all machines that a query selects, as JSON; a query that cannot be read is a `ValueError`.
         hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None. May take seconds.
     """
 
@@ -104,6 +101,7 @@ class Live:
     runs: Callable[[], list[dict[str, Any]]] = list
     captures: Callable[[], Sequence[Capture]] = tuple
     silences: Callable[[float], Sequence[Silence]] | None = None
+    fleet: Callable[[str], dict[str, Any]] = lambda _: {"runs": [], "problems": []}
     hang: Callable[[str], dict[str, Any] | None] = lambda _: None
     batches: Callable[[str, int], list[dict[str, Any]]] = lambda *_: []
 
@@ -119,11 +117,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         path: Its path in the API, with the names of parameters in braces.
         about: More about its parameters and its answer.
         fields: Fields that each answer has.
+        reads: `answer` reads the history.
     """
 
     path: ClassVar[str]
     fields: ClassVar[tuple[str, ...]]
     about: ClassVar[str] = ""
+    reads: ClassVar[bool] = True
 
     @property
     def is_stream(self) -> bool:

@@ -28,24 +28,19 @@ class Runs(Question, frozen=True, kw_only=True):
     path = "/runs"
     fields = ("runs",)
     about = (
-        "With config=true, config has the configuration of each run. metric is a key, and may be repeated: metrics has its last, min and max of "
-        "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default; live runs are listed beyond it, unless there is another filter. "
-        "next is null, or what to set after to for the runs that follow, so that no run comes twice. With query, the answer also has its terms, the number of runs "
-        "that it chose from as among, and in hint why it selects none, and what is near; see docs/queries.md."
+        "metrics has the last, min and max of each metric on the run's lowest rank, as far as the history has packed "
+        "them. Runs that are on /metrics have the values of their ranks. limit is at most 10000, the default; live "
+        "runs are listed beyond it, unless there is another filter. next is null, or what to set after to for the runs"
+        " that follow, so that no run comes twice. With query, the answer has its terms, among how many runs it chose,"
+        " and in hint why it selects none, and what is near; see docs/queries.md."
     )
     name: Annotated[str, Meta(description="A part of the run's name, or the beginning of its id.")] = ""
     tag: Annotated[str, Meta(description="A tag of the run.")] = ""
     state: Annotated[str, Meta(description="The run's state.", extra={"choices": STATES})] = ""
-    since: Annotated[
-        Seconds | None, Meta(description="Only runs that began then or later: Unix seconds, or ISO 8601.")
-    ] = None
-    until: Annotated[
-        Seconds | None, Meta(description="Only runs that began then or earlier: Unix seconds, or ISO 8601.")
-    ] = None
+    since: Annotated[Seconds | None, Meta(description="Only runs that began then or later.")] = None
+    until: Annotated[Seconds | None, Meta(description="Only runs that began then or earlier.")] = None
     limit: Annotated[Limit, Meta(le=MOST_RUNS)] = 0
-    after: Annotated[
-        str, Meta(description="Only runs that follow this one in the order: next of the answer before.")
-    ] = ""
+    after: Annotated[str, Meta(description="Only runs that follow this one: next of the answer before.")] = ""
     launch: Annotated[
         str, Meta(description="Only runs with this $TRACKSIDE_LAUNCH, which `trackside run` sets for its command.")
     ] = ""
@@ -56,7 +51,7 @@ class Runs(Question, frozen=True, kw_only=True):
             description="Only runs that this selects, such as `lr=3e-4 bs>=64 tag:sweep failed -debug older:7d`.",
         ),
     ] = ""
-    config: Annotated[bool, Meta(description="true: also the configuration of each run.")] = False
+    config: Annotated[bool, Meta(description="Also the configuration of each run.")] = False
     metric: Annotated[tuple[str, ...], Meta(max_length=64, description="A pushed key.")] = ()
 
     def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
@@ -95,6 +90,27 @@ class Runs(Question, frozen=True, kw_only=True):
         return {"runs": listed, **answer}
 
 
+class Fleet(Question, frozen=True, kw_only=True):
+    """List the runs of all machines, newest first: live ones from a server, ended ones from the archive."""
+
+    path = "/fleet"
+    fields = ("runs",)
+    reads = False
+    about = (
+        "Runs are as in /runs, each with its hosts, and as url the address of its page at its daemon. problems names each engine "
+        "whose runs are missing: fleet.prometheus.url has the live runs, bridges.parquet.url the ended ones. notes names each that "
+        "has not answered yet; ask again a second later."
+    )
+    query: Annotated[str, Meta(max_length=1000, description="Only runs that this selects; see docs/queries.md.")] = ""
+
+    def complete(self, _found: dict[str, Any], live: Live) -> dict[str, Any]:
+        """Return the answer of others than the history."""
+        try:
+            return live.fleet(self.query)
+        except ValueError as error:
+            raise InvalidError(f"query: {error}") from None
+
+
 class Keys(Question, frozen=True, kw_only=True):
     """List the keys that runs have pushed, those of the most runs first."""
 
@@ -113,17 +129,17 @@ class Run(OfRun, frozen=True, kw_only=True):
     path = "/runs/{id}"
     fields = ("id",)
     about = (
-        "series is the number of the run's series, and metrics are limit of them after offset, of the lowest ranks and their "
-        "newest attempts first. limit is 5000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank, and its step_seconds the mean duration of a step, without evaluation and checkpoints. Its lost are the seconds that "
-        "are not useful compute, by rank and account of the ledger of time. verdict says in one sentence what stops the run: it failed, stands still, has diverged or is damaged; it is empty if nothing does. The run's goodput is the share of useful compute in its "
-        "time, and lost the shares of the other accounts, as means over the ranks. They are absent if the run reported nothing of its time, and started soon. mfu is the model's FLOPs divided by what the "
-        "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
-        "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings. trends are those of "
-        "/diagnosis for the loss and the step time."
+        "series is the number of the run's series; metrics are limit of them, the lowest ranks and their newest "
+        "attempts first. Of an attempt, phases are seconds by phase and rank, lost those that are not useful compute, "
+        "by rank and account, and step_seconds the mean duration of a step, without evaluation and checkpoints. "
+        "verdict says in a sentence what stops the run (it failed, stands still, has diverged or is damaged), and is "
+        "empty if nothing does. goodput is the share of useful compute in the run's time, and lost the shares of the "
+        "other accounts, as means over the ranks; they are absent if the run reported nothing of its time. mfu is the "
+        "model's FLOPs over what the GPUs could have done during its attempts. reinforcement, null for other "
+        "trainings, has the key of each quantity with a factor of its values, and the ranks' seconds by role. trends "
+        "are those of /diagnosis for the loss and the step time."
     )
-    limit: Annotated[int, Meta(le=MOST_METRICS, description="Maximum number of entries. The newest are returned.")] = (
-        5000
-    )
+    limit: Annotated[int, Meta(le=MOST_METRICS, description="At most so many metrics.")] = 5000
     offset: Annotated[int, Meta(le=999_999_999, description="Number of metrics to skip.")] = 0
 
     def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
@@ -185,7 +201,7 @@ class Events(Question, frozen=True, kw_only=True):
 
     path = "/events"
     fields = ("events",)
-    about = "limit is 1000 by default and 10000 at most."
+    about = "limit is at most 10000."
     run: RunName = ""
     limit: Annotated[Limit, Meta(le=10_000)] = 1000
 

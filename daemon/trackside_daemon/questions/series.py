@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 POINTS = 2000  # buckets of a series
 
 _ABOUT = (
-    "Points are [step, time, min, max, last], with step and time of the bucket's last sample. With points=0 they are every "
-    "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
-    "point, in the same order. A response has at most 200000 buckets, so with many series each has fewer than requested. "
-    "NaN and infinities are the texts nan, inf and -inf. unit is the number of samples in the coarsest cell. If it is "
-    "above 1, the edges of the window are rounded outwards to whole cells. With mean=true, means has the mean of each point's "
-    "finite samples, or of the last ones of its cells; it is absent if every point is one sample or cell."
+    "Points are [step, time, min, max, last], with step and time of the bucket's last sample; with points=0 every "
+    "sample, [step, time, value]. nonfinite, if there are any, has the number of NaN and infinite samples of each "
+    "point. An answer has at most 200000 buckets, so of many series each has fewer than requested. unit is the number "
+    "of samples in the coarsest cell; above 1, the edges of the window are rounded outwards to whole cells. means has "
+    "the mean of each point's finite samples, or of the last ones of its cells; it is absent if every point is one "
+    "sample or cell."
 )
 
 
@@ -46,7 +46,7 @@ class _Curves(RunPart, frozen=True, kw_only=True):
         int,
         Meta(
             le=20_000,
-            description=f"Maximum number of buckets per series [{POINTS}], up to 20000. 0 returns every sample, except of a band.",
+            description="At most so many buckets per series; 0 returns every sample, except of a band.",
         ),
     ] = POINTS
 
@@ -70,7 +70,7 @@ class Series(_Curves, frozen=True, kw_only=True):
             description="band: one band over the ranks of each key and attempt, points [step, time, min, max, median of their last]."
         ),
     ] = msgspec.field(default=None, name="ranks")
-    mean: Annotated[bool, Meta(description="true: also the mean of each point.")] = False
+    mean: Annotated[bool, Meta(description="Also the mean of each point.")] = False
     missing: Annotated[
         Literal["error", "ignore"], Meta(description="ignore: leave out a key that no run has, instead of an error.")
     ] = "error"
@@ -171,7 +171,7 @@ class Export(RunPart, frozen=True, kw_only=True):
     ] = "csv"
     key: Keys = ()
     resources: Annotated[
-        bool, Meta(description="true: also the GPU, host and process series of the machine in the time of the run.")
+        bool, Meta(description="Also the GPU, host and process series of the machine in the time of the run.")
     ] = False
 
     def open(self, history: History) -> Exported:
@@ -210,10 +210,10 @@ class _LayerPart(RunPart, frozen=True, kw_only=True):
     kind: Annotated[
         Literal["weights", "gradients", "activations", "attention"] | None,
         Meta(
-            description="weights, gradients, activations or attention. Without it, the first of these that the run has."
+            description="weights, gradients, activations or attention; by default the first of these that the run has."
         ),
     ] = None
-    points: Annotated[int, Meta(le=2000, description="Maximum number of steps [200], up to 2000.")] = 200
+    points: Annotated[int, Meta(le=2000, description="At most so many steps.")] = 200
 
     def layer_window(self, connection: sqlite3.Connection) -> tuple[LayerWindow, list[str]]:
         """Return the part, and the kinds that the run has."""
@@ -234,12 +234,12 @@ class LayerMap(_LayerPart, frozen=True, kw_only=True):
     path = "/runs/{id}/layers"
     fields = ("layers",)
     about = (
-        "values has a list for each of layers, with a number for each of steps, or null. Without rank, the parts of all ranks "
-        "(64 at most) are one model; without attempt, it is the last one. points is 200 by default and 2000 at most; with more "
-        "measured steps, several are merged: their largest value for largest and logit, else their mean."
+        "values[i][j] is the value of layers[i] at steps[j], or null. Without rank, the parts of all ranks (64 at "
+        "most) are one model; without attempt, it is the last. Of more steps than points, several are merged: their "
+        "largest value for largest and logit, else their mean."
     )
     value: Annotated[
-        str, Meta(description="A column of the kind, which kinds in the answer lists. Without it, the first.")
+        str, Meta(description="A column of the kind, as kinds of the answer lists them; by default the first.")
     ] = ""
 
     def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class LayerValues(OfRun, frozen=True, kw_only=True):
 
     path = "/runs/{id}/layer-values"
     fields = ("kinds",)
-    about = "kinds has for each kind its last measured step, and the values of each of its layers."
+    about = "Each kind has its last measured step, and the values of each of its layers."
 
     def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.history.read import layers
@@ -273,9 +273,9 @@ class Layer(_LayerPart, frozen=True, kw_only=True):
     path = "/runs/{id}/layers/{layer}"
     fields = ("steps",)
     about = (
-        "quantiles has, by share, a value for each of steps. counts has for each step the number of zeros, of NaN and infinities "
-        "(nonfinite), and the counts of the other values by the upper bounds of their buckets. A bucket reaches from its bound to "
-        "half of it, or to twice of it below zero; the quantiles are interpolated. Merged steps have all their values. columns are those of the heat map."
+        "quantiles has, by share, a value for each of steps, interpolated. counts has for each step the number of "
+        "zeros, of NaN and infinities (nonfinite), and of the other values by buckets: that of bound b has values in "
+        "(b/2, b], or below zero in [2b, b). columns are those of the heat map. Merged steps have all their values."
     )
     layer: Annotated[str, Meta(description="The name of a layer; of attention LAYER/HEAD, percent-encoded.")]
 

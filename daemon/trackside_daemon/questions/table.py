@@ -3,7 +3,7 @@
 from trackside_daemon.questions.alerts import Alert, Alerts, Batches, Silences
 from trackside_daemon.questions.artifacts import Capture, Captures, Checkpoints, Code, Console, Media, RunCaptures
 from trackside_daemon.questions.diagnosis import Comparison, Diagnosis, Performance, Report
-from trackside_daemon.questions.runs import Events, Keys, Run, Runs
+from trackside_daemon.questions.runs import Events, Fleet, Keys, Run, Runs
 from trackside_daemon.questions.series import Layer, LayerMap, LayerValues, OneSeries, Series
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Console",
     "Diagnosis",
     "Events",
+    "Fleet",
     "Keys",
     "Layer",
     "LayerMap",

@@ -24,6 +24,7 @@ from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
 from trackside_daemon.history.directory import mode_warnings
 from trackside_daemon.http_client.errors import SettingError
+from trackside_daemon.ingest.endpoint import group_id
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.linux.child_process import import_warnings
@@ -43,7 +44,6 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
-from trackside_daemon.web.api.fleet import FleetApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi
@@ -162,7 +162,7 @@ class Daemon:
         self._reloaded = True
         self._failed = False
         self._parts = Parts(config, push_socket, ingest_worker, self._url)
-        self._otlp, otlp_address = _otlp_server(config, self._parts.otlp)
+        self._otlp, otlp_address = _otlp_server(config, self._parts.otlp, push_socket.token)
         ways = {"otlp_endpoint": otlp_address, "textfile_directory": config.collector.textfile.directory or None}
         self._status = DaemonStatus(
             self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled, ways=ways
@@ -251,6 +251,7 @@ class Daemon:
             runs=lambda: live_runs(parts.state, time.monotonic()),
             captures=parts.captures.captures.known,
             silences=parts.alerting.silences.active,
+            fleet=self._fleet.runs,
             hang=parts.alerting.hangs.judge_now,
             batches=parts.alerting.batches,
         )
@@ -290,7 +291,6 @@ class Daemon:
                 AgentsApi(access, captures, self._waits, actions=web.agent_actions),
                 GpuApi(parts.nvml, parts.gpu.forget),
                 MachineApi(parts.machine, access),
-                FleetApi(self._fleet, access),
                 ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
                 self._overview,
             ],
@@ -394,14 +394,14 @@ class Daemon:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _otlp_server(config: Config, collector: OtlpCollector | None) -> tuple[WebServer | None, str | None]:
-    """Return the server of ``otlp.endpoint`` and its address; the address only if anybody on this machine may send there."""
+def _otlp_server(config: Config, collector: OtlpCollector | None, token: Path) -> tuple[WebServer | None, str | None]:
+    """Return the server of ``otlp.endpoint`` and its address; the address only if who may push may send there."""
     if collector is None:
         return None, None
     from trackside_daemon.web.otlp import otlp_server
 
     try:
-        server, address = otlp_server(config.otlp, collector)
+        server, address = otlp_server(config.otlp, collector, group_id(config.push.group, token))
     except (AddressError, SettingError) as error:
         raise StartError(str(error)) from None
     return server, None if config.otlp.token_file else address

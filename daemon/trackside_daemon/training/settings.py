@@ -24,14 +24,13 @@ class LimitsSection(Section):
         "Series of /metrics: full, or cluster without those that no rule reads.", "full"
     )
     runs: int = setting("Live runs on /metrics at once.", 64, ge=1)
-    ranks: int = setting("Ranks of a run with series of their own; of more ranks there are statistics.", 64, ge=1)
+    ranks: int = setting("Ranks of a run with series of their own; of more there are statistics.", 64, ge=1)
     keys: int = setting(f"Keys on {training.VALUE.name} and values of layers, for each rank of a run.", 1000, ge=1)
     series: int = setting("Series of such keys and values in total.", 10_000, ge=1)
     label_bytes: int = setting("Length of a label's value in bytes of UTF-8.", 256, ge=16)
     worker_memory: Annotated[int, BeforeValidator(size_bytes), Field(ge=128 << 20)] = setting(
-        "Memory of each process that reads traces or checkpoints, or writes reports; at most a quarter of what the cgroup of the daemon allows.",
+        "Memory of each process that reads traces or checkpoints or writes reports; at most a quarter of the daemon's "
+        "cgroup.",
         WORKER_BYTES,
     )
-    layers: Texts = setting(
-        "Layers of observed models on /metrics, by name with * and ?, such as *.mlp; none without it.", ()
-    )
+    layers: Texts = setting("Layers of observed models on /metrics, by name with * and ?, such as *.mlp.", ())

@@ -181,7 +181,10 @@ class WebApp:
                     text = text if any(one["id"] == alert["id"] and hanging(one) for one in later["alerts"]) else ""
         except Exception:  # noqa: BLE001  whoever asks ends the run after a 503
             text = ""
-        return PlainTextResponse(f"{text or 'nothing says that it hangs'}\n", 503 if text else 200)
+        if not text:
+            return PlainTextResponse("nothing says that it hangs\n")
+        # The header distinguishes this answer from the 503 of a proxy or of another server.
+        return PlainTextResponse(f"{text}\n", 503, {"Trackside-Verdict": "hangs"})
 
     async def reload(self, _request: Request) -> Response:
         """Reload the configuration, as SIGHUP does, when web.enable-lifecycle permits it."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,7 +17,7 @@ from starlette.routing import Route
 from trackside.packing import encoded_varint
 from trackside_daemon.bridges.otlp.receiver import OtlpCollector, decode
 from trackside_daemon.http_client.http_request import bearer_header
-from trackside_daemon.linux.socket_address import format_address
+from trackside_daemon.linux.socket_address import format_address, may_push, user_of
 from trackside_daemon.web.http.address import AddressError, is_loopback, listen
 from trackside_daemon.web.http.auth_token import error_response
 from trackside_daemon.web.http.config_file import ConfigFile
@@ -23,7 +25,10 @@ from trackside_daemon.web.http.connection_limit import HttpLimits
 from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
+    from starlette.types import Scope
 
     from trackside_daemon.web.settings import OtlpInSection
 
@@ -33,8 +38,10 @@ LIMITS = HttpLimits(connections=256, requests=8)
 _TYPES = {"application/json": True, "application/x-protobuf": False}
 
 
-def otlp_server(settings: OtlpInSection, collector: OtlpCollector) -> tuple[WebServer, str]:
+def otlp_server(settings: OtlpInSection, collector: OtlpCollector, group: int | None) -> tuple[WebServer, str]:
     """Return the server of ``otlp.endpoint``, and the address that it listens on.
+
+    Without a token, users send that may push: root, this one, and those of *group*.
 
     Raises:
         AddressError: It cannot listen there, or anybody could send to it.
@@ -48,9 +55,14 @@ def otlp_server(settings: OtlpInSection, collector: OtlpCollector) -> tuple[WebS
         raise AddressError(
             f"otlp.endpoint: {settings.endpoint} is reached from other machines; set otlp.token-file, or use 127.0.0.1:{address.rpartition(':')[2]}"
         )
-    app = Starlette(routes=[Route("/v1/metrics", OtlpReceiver(collector, token).receive, methods=["POST"])])
+    receiver = OtlpReceiver(collector, token, partial(_may_send, group=group))
+    app = Starlette(routes=[Route("/v1/metrics", receiver.receive, methods=["POST"])])
     server = WebServer(app, listener, ConfigFile(""), LIMITS)
     return server, address
+
+
+def _may_send(scope: Scope, group: int | None) -> bool:
+    return may_push(user_of(scope["client"], scope["server"]), group)
 
 
 class OtlpReceiver:
@@ -59,16 +71,21 @@ class OtlpReceiver:
     Args:
         collector: Gets the points.
         authorization: The header that a request needs; empty for none.
+        may_send: Returns whether the user of a connection may send without that; it may wait.
     """
 
-    def __init__(self, collector: OtlpCollector, authorization: str) -> None:
+    def __init__(self, collector: OtlpCollector, authorization: str, may_send: Callable[[Scope], bool]) -> None:
         self._collector = collector
         self._authorization = authorization.encode()
+        self._may_send = may_send
 
     async def receive(self, request: Request) -> Response:
         """Keep the points of a request; what is left out is counted in the answer."""
         if refusal := self._refusal(request):
             return refusal
+        if not self._authorization and not await run_in_threadpool(self._may_send, request.scope):
+            message = "this user may not push to the daemon; set otlp.token-file, or give the user its group"
+            return error_response(403, "user", message)
         kind = _content_type(request)
         try:
             body = await asyncio.wait_for(_body(request), BODY_SECONDS)

@@ -39,9 +39,7 @@ class WebSection(Section):
         examples=["https://dash.example,http://localhost:8000"],
     )
     public_read: bool = setting("Open the API for reading without the token.", False)
-    agent_actions: bool = setting(
-        "Offer the tools that act on a training at /api/v1/mcp?allow-actions=true; agents ask there.", False
-    )
+    agent_actions: bool = setting("Offer the tools that act on a training at /api/v1/mcp?allow-actions=true.", False)
     enable_lifecycle: bool = setting("Allow a reload by POST /-/reload, with the token of the API.", False)
 
 
@@ -49,8 +47,9 @@ class OtlpInSection(Section):
     """The receiver of other programs' metrics over OTLP."""
 
     endpoint: str = setting(
-        "HOST:PORT to accept OTLP metrics on, over HTTP as JSON or protobuf; empty for none. Another address than loopback needs a token.",
+        "HOST:PORT to accept OTLP metrics on, over HTTP as JSON or protobuf. Without a token: on loopback alone, from "
+        "users who may push.",
         "",
         examples=["127.0.0.1:4318"],
     )
-    token_file: str = setting("File with the token that senders need, as Authorization: Bearer TOKEN.", "")
+    token_file: str = setting("File with the token of senders, Authorization: Bearer TOKEN.", "")

@@ -16,10 +16,5 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{- define "trackside.probe" -}}
-{{- if .root.Values.webConfig.secret }}
-# A probe of a path would need the password, which a probe cannot read from a Secret.
-tcpSocket: {port: metrics}
-{{- else }}
-httpGet: {path: {{ .path }}, port: metrics}
-{{- end }}
+httpGet: {path: {{ .path }}, port: metrics{{ if .root.Values.webConfig.secret }}, scheme: HTTPS{{ end }}}
 {{- end }}

@@ -134,7 +134,7 @@ def profiled(training: Training, planted: str, **options: Any) -> dict[str, Any]
     ("planted", "expected", "named"),
     [
         ("data", "data", r"training_script\.py:\d+ in read_slowly"),
-        ("function", "host", r"training_script\.py:\d+ in augment"),
+        pytest.param("function", "host", r"training_script\.py:\d+ in augment", marks=pytest.mark.only_soak),
         ("tiny", "host", r"aten::add"),
         ("copies", "copy", r"aten::copy_"),
     ],

@@ -20,5 +20,5 @@ class SinksSection(Section):
     webhook: WebhookSection = WebhookSection()
     apprise: AppriseSection = AppriseSection()
     runbook_url: str = setting(
-        "Page of runbooks, such as https://HOST/alerts.md; the anchor is the alert's name in lower case.", ""
+        "Page of runbooks, such as https://HOST/alerts.md; anchors are alerts' names in lower case.", ""
     )

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from trackside_daemon.model.metric import Kind, Metric, Sample
 KEPT_SECONDS = 300.0  # for which a series is served after its last point, as Prometheus looks back
 EXPIRE_SECONDS = 10.0  # between two searches for series that have none any more
 LONGEST = 1024  # characters of a name, a label's value or a help text
+LETTERS = 8 * 2**20  # characters of the labels of all series
 # Most points, attributes and so on of a request, or braces: an empty one takes 3 bytes, and 100 of memory.
 OBJECTS = 200_000
 
@@ -31,6 +32,8 @@ _TOO_MANY = f"a request has at most {OBJECTS:,} points and attributes; send it i
 _DELTA = 1  # AGGREGATION_TEMPORALITY_DELTA
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
+
+T = TypeVar("T")
 
 log = logging.getLogger("trackside")
 
@@ -62,7 +65,7 @@ class _Value(msgspec.Struct, rename="camel"):
 
 
 class _Attribute(msgspec.Struct):
-    key: str
+    key: str = ""
     value: _Value = msgspec.field(default_factory=_Value)
 
 
@@ -81,7 +84,7 @@ class _Data(msgspec.Struct, rename="camel"):
 
 
 class _Metric(msgspec.Struct):
-    name: str
+    name: str = ""
     description: str = ""
     gauge: _Data | None = None
     sum: _Data | None = None
@@ -113,7 +116,9 @@ def decode(body: bytes, *, is_json: bool) -> list[OtlpPoint]:
     """
     if is_json and body.count(b"{") > OBJECTS:
         raise OverflowError(_TOO_MANY)
-    request = msgspec.json.decode(body, type=_Request) if is_json else _from_protobuf(body)
+    request = (
+        msgspec.json.decode(body, type=_Request) if is_json else _from_protobuf(_Request, body, iter(range(OBJECTS)))
+    )
     return [
         point
         for of_resource in request.resource_metrics
@@ -147,66 +152,44 @@ def _label(key: str) -> str:
     return f"key_{name}" if name[0].isdecimal() or name.startswith("__") else name
 
 
-def _from_protobuf(body: bytes) -> _Request:
-    room = iter(range(OBJECTS))
-    return _Request(
-        [
-            _OfResource(
-                _Resource(_attributes(protobuf.message(part, 1), 1, room)),
-                [_Scope([_metric(one, room) for one in _parts(scope, 2, room)]) for scope in _parts(part, 2, room)],
-            )
-            for part in _parts(body, 1, room)
-        ]
-    )
+# The fields of messages by their numbers: a text, a message, a list of messages, an integer, or the format of eight bytes.
+_FIELDS: dict[type, dict[int, tuple[str, Any]]] = {
+    _Request: {1: ("resource_metrics", [_OfResource])},
+    _OfResource: {1: ("resource", _Resource), 2: ("scope_metrics", [_Scope])},
+    _Resource: {1: ("attributes", [_Attribute])},
+    _Scope: {2: ("metrics", [_Metric])},
+    _Metric: {1: ("name", str), 2: ("description", str), 5: ("gauge", _Data), 7: ("sum", _Data)},
+    _Data: {1: ("data_points", [_Number]), 2: ("aggregation_temporality", int), 3: ("is_monotonic", bool)},
+    _Number: {
+        3: ("time_unix_nano", "<Q"),
+        4: ("as_double", "<d"),
+        6: ("as_int", "<q"),
+        7: ("attributes", [_Attribute]),
+        8: ("flags", int),
+    },
+    _Attribute: {1: ("key", str), 2: ("value", _Value)},
+    _Value: {1: ("string_value", str), 2: ("bool_value", bool), 3: ("int_value", int), 4: ("double_value", "<d")},
+}
 
 
-def _parts(data: bytes, number: int, room: Iterator[int]) -> Iterator[bytes]:
-    """Yield `protobuf.messages`, as many as there is room for in the request."""
-    for field, kind, begin, end in protobuf.fields(data):
-        if field == number and kind == protobuf.BYTES:
-            if next(room, None) is None:
-                raise OverflowError(_TOO_MANY)
-            yield data[begin:end]
-
-
-def _metric(data: bytes, room: Iterator[int]) -> _Metric:
-    found = {number: _data(part, room) for number in (5, 7) for part in _parts(data, number, room)}
-    return _Metric(protobuf.text(data, 1), protobuf.text(data, 2), found.get(5), found.get(7))
-
-
-def _data(data: bytes, room: Iterator[int]) -> _Data:
-    points = [_number(point, room) for point in _parts(data, 1, room)]
-    return _Data(points, protobuf.integer(data, 2), bool(protobuf.integer(data, 3)))
-
-
-def _number(data: bytes, room: Iterator[int]) -> _Number:
-    found = _Number(_attributes(data, 7, room))
-    for number, kind, begin, _ in protobuf.fields(data):
-        if kind == protobuf.FIXED64 and number in {3, 6}:
-            (value,) = struct.unpack_from("<Q" if number == 3 else "<q", data, begin)
-            setattr(found, "time_unix_nano" if number == 3 else "as_int", value)
-        elif kind == protobuf.FIXED64 and number == 4:
-            found.as_double = protobuf.double(data, begin)
-        elif kind == protobuf.VARINT and number == 8:
-            found.flags = protobuf.varint(data, begin)[0]
-    return found
-
-
-def _attributes(data: bytes, field: int, room: Iterator[int]) -> list[_Attribute]:
-    return [_Attribute(protobuf.text(pair, 1), _value(protobuf.message(pair, 2))) for pair in _parts(data, field, room)]
-
-
-def _value(data: bytes) -> _Value:
-    found = _Value()
-    for number, kind, begin, end in protobuf.fields(data):
-        if number == 1 and kind == protobuf.BYTES:
-            found.string_value = data[begin:end].decode("utf-8", "replace")
-        elif number in {2, 3} and kind == protobuf.VARINT:
-            value = protobuf.signed(protobuf.varint(data, begin)[0])
-            setattr(found, "int_value" if number == 3 else "bool_value", value if number == 3 else bool(value))
-        elif number == 4 and kind == protobuf.FIXED64:
-            found.double_value = protobuf.double(data, begin)
-    return found
+def _from_protobuf(kind: type[T], data: bytes, room: Iterator[int]) -> T:
+    """Return a message; *room* ends after the most messages of a request."""
+    if next(room, None) is None:
+        raise OverflowError(_TOO_MANY)
+    found: dict[str, Any] = {}
+    for number, wire, begin, end in protobuf.fields(data):
+        name, what = _FIELDS[kind].get(number, ("", None))
+        if wire == protobuf.BYTES and what is str:
+            found[name] = data[begin:end].decode("utf-8", "replace")
+        elif wire == protobuf.BYTES and isinstance(what, list):
+            found.setdefault(name, []).append(_from_protobuf(what[0], data[begin:end], room))
+        elif wire == protobuf.BYTES and what in _FIELDS:
+            found[name] = _from_protobuf(what, data[begin:end], room)
+        elif wire == protobuf.FIXED64 and isinstance(what, str):
+            (found[name],) = struct.unpack_from(what, data, begin)
+        elif wire == protobuf.VARINT and what in (int, bool):
+            found[name] = what(protobuf.signed(protobuf.varint(data, begin)[0]))
+    return kind(**found)
 
 
 class _Series:
@@ -235,6 +218,7 @@ class OtlpCollector:
         self._about: dict[str, tuple[Kind, str]] = {}
         self._once = LogOnce(most=100)
         self._samples: list[Sample] = []
+        self._letters = 0
         self._due = 0.0
         self.left_out = ""
 
@@ -247,16 +231,21 @@ class OtlpCollector:
                 key = point.name, point.labels
                 one = self._series.get(key)
                 is_other = self._about.get(point.name, (point.kind,))[0] != point.kind
-                if is_other or (one is None and len(self._series) >= SERIES):
+                size = 0 if one else sum(len(text) for pair in point.labels for text in pair)
+                is_full = one is None and (len(self._series) >= SERIES or self._letters + size > LETTERS)
+                if is_other or is_full:
                     refused += 1
                     continue
+                self._letters += size
                 self._about.setdefault(point.name, (point.kind, point.help))
                 if one is None:
                     one = self._series[key] = _Series()
                 one.seen = self._clock()
-                if point.time > one.time or not point.time:  # else it was sent again
-                    one.value = one.value + point.value if point.is_delta and isfinite(point.value) else point.value
-                    one.time = point.time
+                at = min(point.time, time.time_ns())  # a clock that is ahead does not hold back what comes later
+                if at > one.time or not at:  # else it was sent again
+                    grown = point.value if isfinite(point.value) else 0.0
+                    one.value = one.value + grown if point.is_delta else point.value
+                    one.time = at
         return refused
 
     def collect(self) -> list[Sample]:
@@ -277,6 +266,7 @@ class OtlpCollector:
     def _merge(self, oldest: float) -> None:
         """Forget series without a point since *oldest*, and make the samples of the others."""
         self._series = {key: one for key, one in self._series.items() if one.seen >= oldest}
+        self._letters = sum(len(text) for _, labels in self._series for pair in labels for text in pair)
         names = {name for name, _ in self._series}
         self._about = {name: about for name, about in self._about.items() if name in names}
         parts: dict[str, dict[str, ForeignFamily]] = {}

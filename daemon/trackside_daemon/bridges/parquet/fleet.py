@@ -1,14 +1,26 @@
-"""Ask over the exported runs of all machines, with DuckDB."""
+"""Ask over the exported runs of all machines, with DuckDB.
 
+Run as a module, it is the process that reads them for the fleet's page: DuckDB and pyarrow would take 100 MB of the daemon.
+"""
+
+import json
 import re
+import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from glob import escape
 from typing import Any, NamedTuple
+
+import msgspec
 
 from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.layout import schemas
 from trackside_daemon.bridges.parquet.store import MISSING, SUFFIX, FileError, FileStore
 from trackside_daemon.history.frames.optional_library import library
+from trackside_daemon.http_client.errors import SendError, SettingError
+from trackside_daemon.linux.worker_call import WorkLimits, serve
+from trackside_daemon.linux.worker_process import ANSWER_BYTES
+from trackside_daemon.model.metric import json_number
 from trackside_daemon.model.records import ENDS
 
 QUESTIONS = {
@@ -31,6 +43,18 @@ QUESTIONS = {
     "GROUP BY alert, severity ORDER BY count(*) DESC, alert LIMIT 50",
 }
 """Prepared queries. A number in a question can be another one."""
+
+MODULE = "trackside_daemon.bridges.parquet.fleet"
+LIMITS = WorkLimits(quick_seconds=2.0)  # enough for a thousand runs
+ROW_BYTES = 16 * 2**10  # of a run with its configuration
+SPARE_BYTES = 64 * 2**10  # of an answer, beside the runs
+_NEWEST = """
+SELECT run AS id, name, coalesce("user", '') AS "user", coalesce(host, '') AS host, state, coalesce(cause, '') AS cause,
+    epoch(started) AS started, epoch(ended) AS ended, coalesce(attempts, 1) AS attempt, step, loss, coalesce(tags, []) AS tags,
+    if(length(config) <= 16384, config, '') AS config, if(length(summary) <= 16384, summary, '') AS summary,
+    count(*) OVER () AS among
+FROM runs ORDER BY runs.started DESC LIMIT 10000
+"""
 
 TRIES = 20  # queries while files are found bad or are replaced
 
@@ -108,10 +132,15 @@ def prepared(question: str) -> str:
     raise LookupError(f"{question!r}: no prepared question; write one of: {', '.join(QUESTIONS)}; or --sql")
 
 
-def ask(store: FileStore, sql: str) -> QueryResult:
+def ask(store: FileStore, sql: str, **limits: str | int) -> QueryResult:
     """Return the answer to a query over the tables runs, parts, samples and alerts.
 
     A file that cannot be read is left out, and so is what an archive of an earlier version has twice.
+
+    Args:
+        store: The archive.
+        sql: The query.
+        limits: Settings of DuckDB, such as memory_limit.
 
     Raises:
         ValueError: The query is wrong.
@@ -124,7 +153,7 @@ def ask(store: FileStore, sql: str) -> QueryResult:
     for tries_left in reversed(range(TRIES)):
         names = _names(store, kinds, bad)
         try:
-            columns, rows = _answer(duckdb, store, names, sql)
+            columns, rows = _answer(duckdb.connect(config=limits), store, names, sql)
         except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
             raise _wrong(error) from None
         except duckdb.Error as error:
@@ -157,8 +186,7 @@ def _names(store: FileStore, kinds: list[str], bad: dict[str, str]) -> dict[str,
     return {kind: [name for name in found if name not in bad] for kind, found in names.items()}
 
 
-def _answer(duckdb: Any, store: FileStore, names: dict[str, list[str]], sql: str) -> tuple[list[str], list[Any]]:
-    connection = duckdb.connect()
+def _answer(connection: Any, store: FileStore, names: dict[str, list[str]], sql: str) -> tuple[list[str], list[Any]]:
     try:
         connection.execute("SET TimeZone = 'UTC'")
         for kind, found in names.items():
@@ -222,3 +250,56 @@ def _faults(store: FileStore, names: dict[str, list[str]], error: str, *, deep: 
         if faults := {name: reason for name, reason in reasons.items() if reason and reason != MISSING}:
             return bool(named), faults
     return bool(named), {}
+
+
+class Archived(msgspec.Struct):
+    """Runs as the list of runs has them, and a line for each file that was left out."""
+
+    runs: list[dict[str, Any]] = []
+    left_out: list[str] = []
+
+
+def read(url: str) -> Archived:
+    """Return the newest runs of an archive, as many as have room in an answer.
+
+    Raises:
+        LookupError, ModuleNotFoundError, SendError, SettingError: It has none, or cannot be read.
+    """
+    found = ask(FileStore(url), _NEWEST, memory_limit="1GB", threads=2)
+    runs = list(_fitting(dict(zip(found.columns, row, strict=True)) for row in found.rows))
+    more = found.rows[0][-1] - len(runs) if found.rows else 0
+    return Archived(runs, [f"{more:,} runs for which there is no room"] * bool(more) + found.left_out)
+
+
+def _fitting(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the runs for which there is room; one of a very large configuration without that."""
+    room = ANSWER_BYTES - SPARE_BYTES
+    for row in rows:
+        del row["among"]
+        run = row | {name: _json(row[name]) for name in ("config", "summary")}
+        run["loss"] = run["loss"] if run["loss"] is None else json_number(run["loss"])
+        size = len(msgspec.json.encode(run))
+        if size > ROW_BYTES:
+            run |= {"config": {}, "summary": {}, "tags": []}
+            size = len(msgspec.json.encode(run))
+        if size <= min(room, ROW_BYTES):
+            room -= size + 1
+            yield run
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):  # as of very many brackets
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def main() -> int:
+    """Answer requests until the end of the input."""
+    expected = (LookupError, ModuleNotFoundError, SendError, SettingError, ValueError)
+    return serve(str, read, lambda _: LIMITS, expected)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

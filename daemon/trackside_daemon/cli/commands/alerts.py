@@ -20,7 +20,7 @@ FINGERPRINT = 16  # length of an alert's id in the JSON log, which may have no l
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-OfRun = Annotated[str, option("RUN", "Only alerts of this run: its name, its id or the beginning of that.", "--run")]
+OfRun = Annotated[str, option("RUN", "Only alerts of this run.", "--run")]
 
 
 @app.callback(
@@ -67,7 +67,7 @@ def alerts(
 
 @app.command(epilog="\b\nExample: trackside alerts show TrainingStalled --run gpt-small")
 def show(
-    alert: Annotated[str, argument("ID|NAME", "An id, an alert_id of the JSON log, or a name: its newest alert.")],
+    alert: Annotated[str, argument("ID|NAME", "An id, an alert_id of the JSON log, or a name: its newest.")],
     *,
     run: OfRun = "",
     form: Form = "text",
@@ -97,8 +97,7 @@ def dismiss(
 ) -> None:
     """Mark an alert as a false alarm, in the history.
 
-    trackside tune proposes thresholds with which the false alarms would not have fired. The alert itself fires on; trackside
-    silence mutes it.
+    trackside tune proposes thresholds from these marks. The alert itself fires on; trackside silence mutes it.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

@@ -16,15 +16,13 @@ from trackside_daemon.model.text import shown
 def archive(
     target: Annotated[str, argument("TARGET", "A directory, or an address such as s3://BUCKET/PREFIX.")],
     *,
-    verify: Annotated[
-        bool, flag("--verify", "Write nothing: read every file of the target, and name those that are wrong.")
-    ] = False,
+    verify: Annotated[bool, flag("--verify", "Write nothing: name the files of the target that are wrong.")] = False,
     storage_path: StoragePath = None,
 ) -> None:
     """Write the runs that have ended as Parquet files, for `trackside fleet` and everything else that reads Parquet.
 
-    What the target has is left as it is. A file is complete or not there, whatever happens, and several may write to one
-    target. The daemon does the same by itself with bridges.parquet.url; needs trackside[arrow].
+    What the target has stays. A file is complete or not there, and several may write to one target. The daemon does
+    the same with bridges.parquet.url; needs trackside[arrow].
     """
     with errors_reported():
         print_lines(_verified(target) if verify else _write(target, storage_path))

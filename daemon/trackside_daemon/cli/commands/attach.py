@@ -25,8 +25,8 @@ def attach(
 ) -> None:
     """Monitor a running process that was started without trackside: its resources, GPUs and stacks.
 
-    From Python 3.14 on, its steps and losses too, as trackside run --auto finds them: trackside's client starts in the
-    process, and the command ends. Otherwise the command reports the process until it ends. Ctrl-C stops the command alone.
+    From Python 3.14 on, its steps and losses too, as trackside run --auto finds them: the client starts in the
+    process, and the command ends. Else it reports the process until that ends, or until Ctrl-C.
     """
     with errors_reported():
         from trackside.environment.discovery import find

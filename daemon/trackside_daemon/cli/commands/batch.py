@@ -20,7 +20,7 @@ def batch(
 ) -> None:
     """Show which samples of the data were in the batches of a step, and what some of them are called.
 
-    Ranks keep the batches of their last steps, in 1 MiB. Alerts about the loss and the gradients have them for ever. The exit
+    Ranks keep the batches of their last steps, in 1 MiB; alerts about the loss and the gradients for ever. The exit
     status is 1 if none is known.
     """
     with errors_reported():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail
-from trackside_daemon.cli.options import DaemonUrl, Form, Json, argument, from_fields, option
+from trackside_daemon.cli.options import Form, Json, Url, argument, from_fields, option
 from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import shown
 
@@ -31,12 +31,12 @@ _of_time = partial(option, rich_help_panel="Duration")
 
 TARGETS = argument(
     "TARGET...",
-    "MODULE:FACTORY, or the address of an OpenAI-compatible endpoint, up to /v1. Several are compared with the first.",
+    "MODULE:FACTORY, or the address of an OpenAI-compatible endpoint, up to /v1. The first is the reference.",
 )
 VARIANT = _of_model(
     "NAME",
-    "fp32, bf16, fp16 (autocast), bf16-weights, int8-dynamic or pruned-PERCENT, each also with +compile behind it, or a "
-    "value of the factory's parameter variant. The first is the reference; may be repeated.",
+    "fp32, bf16, fp16 (autocast), bf16-weights, int8-dynamic or pruned-PERCENT, each also with +compile, or a value of"
+    " the factory's parameter variant; may be repeated.",
 )
 BATCH_SIZE = _of_model("N", "Inputs in a call; may be repeated.", min=1)
 LENGTH = _of_model("N", "Length of each input; may be repeated.", min=1)
@@ -66,16 +66,16 @@ class Options:
     name: Annotated[str, option("NAME", "Name of the run that keeps the results.")] = "benchmark"
     form: Form = "text"
     as_json: Json = False
-    url: DaemonUrl = ""
+    url: Url = ""
 
 
 @from_fields(Options)
 def benchmark(options: Options) -> None:
     """Measure latency, throughput, memory and quality of models, functions and endpoints, with 95 % intervals.
 
-    Variants are measured in turns in random order, so that other work on the machine affects all alike. A percentile with
-    too few samples has no number. The results become a run, for `trackside compare`, `report` and `show`. Ctrl-C ends the
-    measurement and keeps what was measured. The exit status is 1 if a variant failed, and 130 after Ctrl-C.
+    Variants are measured in turns in random order, so that other work affects all alike. A percentile with too few
+    samples has no number. The results become a run. Ctrl-C keeps what was measured. The exit status is 1 if a variant
+    failed, and 130 after Ctrl-C.
     """
     with errors_reported():
         from trackside_daemon.documents.benchmark import document

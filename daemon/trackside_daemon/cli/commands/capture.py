@@ -11,7 +11,7 @@ import typer
 from trackside.limits import PROFILE_SECONDS
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
-from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url, argument, flag, option
+from trackside_daemon.cli.options import Json, Run, StoragePath, Url, argument, flag, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.cli.sources.source import Source
 from trackside_daemon.documents.text import table
@@ -38,19 +38,18 @@ def capture(
         bool,
         flag(
             "--layers",
-            "Record the layers of an observed model instead, which are measured more often for 100 steps or --steps.",
+            "Record the layers of an observed model instead, for 100 steps or --steps.",
         ),
     ] = False,
     modules: Annotated[
-        bool, flag("--modules", "Record the time and the activations of each module of a watched model instead.")
+        bool, flag("--modules", "Record time and activations of each module of a watched model instead.")
     ] = False,
     as_json: Json = False,
-    url: DaemonUrl = "",
+    url: Url = "",
 ) -> None:
     """Record a run for some steps, and print where their time goes.
 
-    The training needs no code for it, only `trackside run`. It goes on, slower while it is recorded. Ctrl-C ends the wait,
-    and the daemon completes the capture.
+    The training needs no code for it, only `trackside run`, and is slower meanwhile. Ctrl-C ends the wait alone.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon
@@ -83,7 +82,7 @@ def captures(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """List the captures of a run, or of all runs, oldest first. This works with and without a daemon.
+    """List the captures of a run, or of all runs, oldest first.
 
     Perfetto (ui.perfetto.dev), the TensorBoard plug-in and HTA open the traces of profiles.
     """

@@ -39,8 +39,8 @@ def checkpoints(
 ) -> None:
     """List the checkpoints of a run, and whether they are intact; or print the path of one, for scripts that resume.
 
-    The exit status is 1 if there is none. A checkpoint is damaged if a file is missing, cut off, or has other content than
-    its checksums. Nothing is ever deleted.
+    The exit status is 1 if there is none. A checkpoint is damaged if a file is missing, cut off, or has other content
+    than its checksums. Nothing is deleted.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon, find_history

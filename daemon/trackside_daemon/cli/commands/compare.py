@@ -28,24 +28,20 @@ def compare(
     query: Query = "",
     baseline: Annotated[
         str,
-        option(
-            "RUN", "Compare with this run, pinned or not, or with this group of --group-by. [default: the first one]"
-        ),
+        option("RUN", "Compare with this run, or this group of --group-by. [default: the first one]"),
     ] = "",
     group_by: Annotated[
         str, option("tag|name|config.KEY", "Statistics over the runs of each group, such as seeds.")
     ] = "",
     fail_if: Annotated[
-        str, option("CONDITION", "Exit with status 3 if this holds for a run, or a group, that is not the baseline.")
+        str, option("CONDITION", "Exit with status 3 if this holds for another run or group than the baseline.")
     ] = "",
     first_difference: Annotated[
         bool,
-        flag("--first-difference", "Of two runs: the first step at which they differ by a bit, by key."),
+        flag("--first-difference", "Of two runs: the first step at which a key differs by a bit."),
     ] = False,
     sort: Annotated[str, option("[-]KEY", "Order by this value; falling with - before it.")] = "",
-    code: Annotated[
-        bool, flag("--code", "Print how the code of the last run differs from that of the first, as a diff.")
-    ] = False,
+    code: Annotated[bool, flag("--code", "Print how the code of the last run differs from the first's.")] = False,
     form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
@@ -56,9 +52,9 @@ def compare(
     A name that is given twice means its two newest runs, and a pattern such as 'gpt-*' all that match. The cells of a
     group have the mean, ± half of its interval, and the standard deviation.
 
-    A condition compares values: keys, KEY.final, .best, .mean, .min, .max, step_time, step_time_p25 (that of the quicker
-    steps), throughput, step, wall_seconds. `baseline` is the same value of the baseline. Functions: std, low, high (the
-    interval), min, max, n; ratio, ratio_low, ratio_high (to the baseline).
+    Conditions compare keys, KEY.final, .best, .mean, .min, .max, step_time, step_time_p25 (of the quicker steps),
+    throughput, step, wall_seconds; `baseline` is the same of the baseline. Functions: std, low, high (the interval),
+    min, max, n; ratio, ratio_low, ratio_high (to the baseline).
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

@@ -60,9 +60,8 @@ USUAL = frozenset(
 def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: Flags) -> None:  # noqa: ARG001  see HelpAll
     """Run the daemon: sample GPUs and host, accept pushes, store runs, and serve /metrics.
 
-    You can also set each option in the configuration file, or as a variable: --sample.interval is
-    TRACKSIDE_SAMPLE__INTERVAL. --help-all shows all options, such as one for each collector. Some settings have no
-    option: docs/configuration.md lists all.
+    --help-all shows all options, such as one for each collector. docs/configuration.md lists all settings, also those
+    without an option, and how to set them in a file or as variables.
     """
     block_signals()  # before the imports, which take so long that a signal may come
     from trackside_daemon.cli import credentials_flag

@@ -30,9 +30,7 @@ def dashboards(
     ] = "http://127.0.0.1:9090",
     datasource: Annotated[
         bool,
-        flag(
-            "--datasource/--no-datasource", "Write the data source for Prometheus, or not if Grafana already has one."
-        ),
+        flag("--datasource/--no-datasource", "Write the data source for Prometheus."),
     ] = True,
     force: Annotated[bool, flag("--force", "Overwrite provisioning files that differ.")] = False,
 ) -> None:
@@ -40,8 +38,8 @@ def dashboards(
 
     Grafana reads DIR/provisioning when it starts, if DIR is /etc/grafana or GF_PATHS_PROVISIONING names it.
 
-    Run the command again after an upgrade: it overwrites the dashboards, including your changes, and keeps the
-    provisioning files. It never deletes files in DIR/dashboards/trackside, not even those of removed dashboards.
+    Run it again after an upgrade: it overwrites the dashboards, including your changes, and keeps the provisioning
+    files. It never deletes files in DIR/dashboards/trackside.
     """
     with errors_reported():
         where = _place(directory)

@@ -10,9 +10,7 @@ from trackside_daemon.cli.options import option
 
 def demo(
     steps: Annotated[int | None, option("N", "Stop after that many steps. [default: run until Ctrl-C]", min=1)] = None,
-    trouble: Annotated[
-        str, option("NAME", "What goes wrong in the training: nan, spike, stall, leak, straggler or crash.")
-    ] = "",
+    trouble: Annotated[str, option("NAME", "What goes wrong: nan, spike, stall, leak, straggler or crash.")] = "",
     after: Annotated[float, option("SECONDS", "Seconds of training before it goes wrong.", min=0)] = 15.0,
     ranks: Annotated[
         int | None, option("N", "Simulate a training with that many ranks. [default: a real training]")
@@ -24,7 +22,7 @@ def demo(
     """Run the daemon with a small real training, and print what to open.
 
     A character-level language model learns English from Python's help texts; nothing is downloaded. With --ranks the
-    training is simulated: its processes wait for each other and push all that a training can, but compute nothing.
+    training is simulated: it pushes all that a training can, but computes nothing.
     """
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.demo.options import DemoOptions, DemoOptionsError

@@ -42,8 +42,8 @@ WITHOUT = "captures need the client in the training"
 def doctor() -> None:
     """Check everything that trackside needs, and report how to fix what is wrong.
 
-    Each check prints a line: ok, warn, or FAIL with a remedy. The command queries the daemon of this machine. If none
-    runs, it queries the NVIDIA driver, as this user. The exit status is 1 if a check fails, also if no daemon runs.
+    Each check prints a line: ok, warn, or FAIL with a remedy. Without a daemon, the command queries the NVIDIA
+    driver, as this user. The exit status is 1 if a check fails, also if no daemon runs.
     """
     from trackside_daemon.cli.commands import doctor_gpu
 

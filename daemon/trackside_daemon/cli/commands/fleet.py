@@ -10,13 +10,13 @@ from trackside_daemon.model.text import shown
 
 
 def fleet(
-    question: Annotated[str, argument("QUESTION", "A prepared question; without one, they are listed.")] = "",
+    question: Annotated[str, argument("QUESTION", "A prepared question; by default they are listed.")] = "",
     *,
     source: Annotated[
         str, option("TARGET", "Directory or address with the archived runs. [default: bridges.parquet.url]", "--from")
     ] = "",
     sql: Annotated[
-        str, option("QUERY", "A query over the tables runs, samples, alerts, and parts: a run's row of each machine.")
+        str, option("QUERY", "A query over the tables runs, samples, alerts, and parts (a run's row of each machine).")
     ] = "",
     as_json: Json = False,
 ) -> None:

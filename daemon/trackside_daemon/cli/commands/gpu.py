@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trackside_daemon.cli.errors import errors_reported, fail
-from trackside_daemon.cli.options import DaemonUrl, option
+from trackside_daemon.cli.options import Url, option
 from trackside_daemon.model.text import seconds, shown
 
 
@@ -17,12 +17,12 @@ def pause(
     length: Annotated[
         str, option("TIME", "Length of the pause, such as 10m. [default: until trackside resume-gpu]", "--for")
     ] = "",
-    url: DaemonUrl = "",
+    url: Url = "",
 ) -> None:
     """Make the daemon release the GPUs, so that you can reset, reconfigure or remove them.
 
-    The daemon ends the process that reads the GPUs, which closes their device files. Everything else continues. The exit
-    status is 1 if that process hangs in the driver and does not end.
+    Everything else continues. The exit status is 1 if the process that reads the GPUs hangs in the driver and does
+    not end.
     """
     answer = _request(url, "pause", {"for": _length(length)})
     if not answer["released"]:
@@ -30,7 +30,7 @@ def pause(
     typer.echo(paused(answer))
 
 
-def resume(*, url: DaemonUrl = "") -> None:
+def resume(*, url: Url = "") -> None:
     """Make the daemon read the GPUs again."""
     typer.echo("resumed" if _request(url, "resume", None)["resumed"] else "the GPUs were not paused")
 

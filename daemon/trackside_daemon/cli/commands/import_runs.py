@@ -32,17 +32,16 @@ def import_(
         str, option("ID", "Id of the run. [default: the one in the file, else one derived from the file]", "--id")
     ] = "",
     follow: Annotated[
-        bool, flag("--follow", "Push to the running daemon what is there and what is written, until Ctrl-C.")
+        bool, flag("--follow", "Push what is there and what is written to the daemon, until Ctrl-C.")
     ] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
     """Import runs of other tools, or files of trackside export, into the history.
 
-    The format is recognized: event files of TensorBoard, .wandb files of W&B, file stores, SQLite files and servers of
-    MLflow, databases of trackio, metrics.csv of Lightning, trainer_state.json of Transformers, CSV, JSON and JSON lines.
-
-    Of a directory, all runs in it are imported, without those that the history has. A damaged record costs itself.
+    These are event files of TensorBoard, .wandb files of W&B, file stores, SQLite files and servers of MLflow,
+    databases of trackio, metrics.csv of Lightning, trainer_state.json of Transformers, CSV, JSON and JSON lines; of a
+    directory all that the history does not have. A damaged record costs itself.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
@@ -96,7 +95,8 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
     new = [run for run in distinct.values() if run.id not in known]
     if len(new) < len(distinct):
         warn(f"{place}: {len(distinct) - len(new)} of {len(found)} runs are in the history already")
-    statuses = [_import_run(source, run, f"{name}/{run.name}" if name else "", "") for run in new]
+    with source.changes():
+        statuses = [_import_run(source, run, f"{name}/{run.name}" if name else "", "") for run in new]
     return max([*statuses, 2 if broken else 0])
 
 

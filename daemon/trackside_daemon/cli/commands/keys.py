@@ -15,13 +15,13 @@ def keys(
     *,
     client: Annotated[
         list[str] | None,
-        option("NAME", "Name of a client to make a key for, such as its machine; may be repeated.", "--client"),
+        option("NAME", "Name of a client, such as its machine; may be repeated.", "--client"),
     ] = None,
 ) -> None:
     """Make keys that let training jobs on other machines push to the daemon of this machine.
 
-    The command makes the daemon's key, if it does not exist, and a key file for each client. It never overwrites a file,
-    so you can add clients at any time, while the daemon runs. Everything that is pushed over TCP is then encrypted.
+    The command makes the daemon's key, and a key file for each client. It never overwrites a file, so you can add
+    clients at any time. Everything that is pushed over TCP is then encrypted.
     """
     from trackside.environment.keys import KeyFileError
     from trackside_daemon.ingest.keyring import make

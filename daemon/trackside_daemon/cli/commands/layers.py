@@ -17,11 +17,11 @@ def layers(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """List the layers of a model that stand out most, as of their last measurement.
+    """List the layers of a model that stand out most, as of their last measurement by run.observe(model).
 
-    First those with a firing alert, then those without a gradient, then by the distance from the median of all layers: of
-    the update ratio, of the largest output above it, of the entropy below it. The training observes its model with
-    run.observe(model). zeros is the share of zeros among the gradients, entropy the lowest of the layer's heads.
+    First those with a firing alert, then those without a gradient, then by the distance from the median of all
+    layers: of the update ratio, of the largest output above it, of the entropy below it. zeros is the share of zeros
+    among the gradients, entropy the lowest of the heads.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

@@ -26,7 +26,7 @@ def mcp(
 ) -> None:
     """Answer an agent: list runs, explain why one is slow or broken, compare, wait for events.
 
-    It speaks the Model Context Protocol on standard input and output. An agent starts it itself; see docs/agents.md.
+    It speaks the Model Context Protocol on standard input and output; see docs/agents.md.
     """
     with errors_reported(), ThreadPoolExecutor(MOST_MESSAGES) as pool:
         writing, free = Lock(), BoundedSemaphore(MOST_MESSAGES)

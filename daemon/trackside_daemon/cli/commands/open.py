@@ -6,13 +6,13 @@ import webbrowser
 import typer
 
 from trackside_daemon.cli.errors import errors_reported
-from trackside_daemon.cli.options import DaemonUrl
+from trackside_daemon.cli.options import Url
 
 
-def open_(*, url: DaemonUrl = "") -> None:
+def open_(*, url: Url = "") -> None:
     """Print the link to the dashboard of the running daemon, with its token, and open it on a desktop.
 
-    Keep the link to yourself. The token lasts as long as the history; trackside token --rotate replaces it.
+    Keep the link to yourself. The token lasts until trackside token --rotate.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon

@@ -55,7 +55,7 @@ def replay(
         str,
         argument(
             "PATH|RUN",
-            "A file of JSON lines or CSV, a run of another tool, - for standard input, or a run of the history.",
+            "A file of JSON lines or CSV, a run of another tool, - for standard input, or a run.",
         ),
     ],
     *,
@@ -69,7 +69,7 @@ def replay(
         Path | None,
         option(
             "FILE",
-            "YAML file of the daemon's settings, for alerts.thresholds, alerts.roles and alerts.off.",
+            "YAML file of the daemon's settings.",
             "--config.file",
         ),
     ] = None,
@@ -78,17 +78,17 @@ def replay(
 ) -> None:
     """Run the detectors over a file or a run, and print a JSON line for each change of an alert.
 
-    Each line of the file is a push: {"step": 7, "time": 1700000000.5, "values": {"loss": 2.5}, "rank": 0, "phase": ""}.
-    Only the values are required; {"step": 7, "loss": 2.5} is a push, too. trackside export writes such files, as JSON lines
-    and as CSV. The path may also be a run of TensorBoard, W&B or another tool that trackside import reads.
+    Each line of the file is a push: {"step": 7, "time": 1700000000.5, "values": {"loss": 2.5}, "rank": 0, "phase":
+    ""}. Only the values are required; {"step": 7, "loss": 2.5} is a push, too. trackside export writes such files.
+    The path may also be what trackside import reads.
 
-    In the output, "index" is the number of the line, from 0; for a run it is the number of the key's sample. The
-    step_duration_seconds of a run are derived from the times of its steps. Environment variables apply as they do for
-    the daemon. The command does not replay alerts.rules, nor alerts about a whole run or about the comparison of its ranks
-    (TrainingStalled, StragglerRank, …).
+    In the output, "index" is the number of the line, from 0; for a run that of the key's sample. The
+    step_duration_seconds of a run are derived from the times of its steps. Environment variables apply as for the
+    daemon. Not replayed are alerts.rules, and alerts about a whole run or its ranks (TrainingStalled, StragglerRank,
+    …).
 
-    --explain replays the rows up to a step with other thresholds, one at a time, and prints for each at which value the
-    alert no longer fires there, or begins to. The first one decides.
+    --explain replays the rows up to a step with other thresholds, one at a time, and prints for each at which value
+    the alert no longer fires there, or begins to. The first one decides.
     """
     with errors_reported():
         from trackside_daemon.alerts.settings import key_roles

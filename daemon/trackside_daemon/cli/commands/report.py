@@ -22,7 +22,7 @@ def report(
         Path | None,
         option(
             "FILE",
-            "Write to this file, or - for standard output; its suffix selects the format. [default: RUN.html]",
+            "File, or - for standard output; its suffix selects the format. [default: RUN.html]",
             "--output",
             "-o",
         ),
@@ -31,14 +31,14 @@ def report(
         str, option("|".join(FORMS), "Format of the file. [default: that of the suffix, or html]", "--format")
     ] = "",
     plots: Annotated[
-        Path | None, option("DIR", "Also write an SVG and a PNG file of each chart, light and dark, to this directory.")
+        Path | None, option("DIR", "Also write each chart as SVG and PNG, light and dark, to this directory.")
     ] = None,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
     """Write a report about runs: curves, lost time with its causes, alerts, configuration.
 
-    The HTML file contains everything, so that it can be sent and opened without a network. Several runs share the charts.
+    The HTML file needs no network. Several runs share the charts.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

@@ -42,27 +42,28 @@ def rules(
     *,
     config_file: Annotated[
         Path | None,
-        option("FILE", "YAML file of the daemons' settings, for their thresholds and rules.", "--config.file"),
+        option("FILE", "YAML file of the daemons' settings.", "--config.file"),
     ] = None,
     form: Annotated[
         RuleFormat, typer.Option("--format", help="A rule file, or a PrometheusRule of the Prometheus operator.")
     ] = RuleFormat.prometheus,
     scrape_interval: Annotated[
-        str, option("DURATION", "Scrape interval of Prometheus; windows are at least four times as long.")
+        str, option("DURATION", "Scrape interval of Prometheus; windows are four times as long at least.")
     ] = "15s",
     job: Annotated[str, option("NAME", "Job name of the daemons' targets.")] = "trackside",
     runbook_url: Annotated[
         str, option("URL", "Address of docs/alerts.md for links; empty for none.")
     ] = "docs/alerts.md",
     place_label: Annotated[
-        list[str] | None, option("NAME", "A further label of the targets, such as rack; a run may span several values.")
+        list[str] | None,
+        option("NAME", ("A further label of the targets, such as rack, of which a run may span several.")),
     ] = None,
     cluster_label: Annotated[
-        list[str], option("NAME", "The label of the targets that names their cluster; may be repeated.")
+        list[str], option("NAME", "The label of the targets with their cluster; may be repeated.")
     ] = ["cluster"],  # noqa: B006  typer copies it
     label: Annotated[
         list[str] | None,
-        option("NAME=VALUE", "A label of the PrometheusRule, such as release=prometheus; may be repeated."),
+        option("NAME=VALUE", "A label of it, such as release=prometheus; may be repeated."),
     ] = None,
     namespace: Annotated[str, option("NAME", "Namespace of the PrometheusRule.")] = "",
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 from trackside_daemon.cli.errors import fail
 from trackside_daemon.cli.options import ConfigFile, argument, flag, option
 from trackside_daemon.cli.setting_options import Flags, arguments, from_settings, nested
+from trackside_daemon.model.text import shown
 
 
 @from_settings(
@@ -26,7 +27,7 @@ def run(
     command: Annotated[list[str], argument("-- COMMAND [ARGUMENT]...", "The command to run.")],
     *,
     auto: Annotated[
-        bool, flag("--auto", "Find steps, losses and what trackers get in trainings that do not use trackside.")
+        bool, flag("--auto", "Find steps, losses and what trackers get in trainings without trackside.")
     ] = False,
     console: Annotated[
         bool, flag("--console", "Keep the last 10 MiB of what the command prints, without secrets, for the run's page.")
@@ -35,8 +36,8 @@ def run(
         list[str] | None,
         option(
             "[DIR]",
-            "Follow what the command writes for TensorBoard or W&B in runs, lightning_logs, wandb, and in DIR; may be "
-            "repeated. DIR may be left out before --.",
+            "Make runs of what it writes for TensorBoard or W&B in runs, lightning_logs, wandb, and DIR; may be "
+            "repeated.",
             "--follow",
         ),
     ] = None,
@@ -44,8 +45,8 @@ def run(
         str,
         option(
             "[N]",
-            "Start the command again after a crash or a proven hang, up to N times, from the newest intact checkpoint "
-            "[default: 5]. N may be left out before --.",
+            "Start it again after a crash or a proven hang, up to N times, from the newest intact checkpoint [default:"
+            " 5].",
             "--restart",
         ),
     ] = "",
@@ -54,18 +55,14 @@ def run(
     ] = "crash,hang",
     restart_args: Annotated[
         str,
-        option(
-            "TEXT", "Arguments that the command gets when it starts again: '--resume {checkpoint}'.", "--restart.args"
-        ),
+        option("TEXT", "Arguments when it starts again: '--resume {checkpoint}'.", "--restart.args"),
     ] = "",
-    requeue: Annotated[
-        bool, flag("--requeue", "With --restart: have Slurm requeue the job, in place of a start within it.")
-    ] = False,
+    requeue: Annotated[bool, flag("--requeue", "With --restart: have Slurm requeue the job instead.")] = False,
     stop_on: Annotated[
         str,
         option(
             "ALERTS",
-            "End the command when one of these alerts fires, or fires so long: NonFinite,LossDiverging:10m.",
+            "End it when one of these alerts fires, or fires so long: NonFinite,LossDiverging:10m.",
             "--stop-on",
         ),
     ] = "",
@@ -78,26 +75,23 @@ def run(
         ),
     ] = "auto",
     config_file: ConfigFile = None,
+    name: Annotated[str, option("NAME", "", "--name", hidden=True)] = "",
     flags: Flags,
 ) -> None:
     """Run a command together with the daemon, and print a summary of its runs at the end.
 
-    If a daemon is running already, the command uses it. Otherwise a daemon is started; it ends with the last command
-    that uses it, and its log is daemon.log in the directory of the history. If the daemon cannot start, the command
-    runs without it.
+    If no daemon is running, one is started, which ends with the last command that uses it; its log is daemon.log in
+    the directory of the history. If it cannot start, the command runs without it.
 
-    With --follow, a script needs no lines for trackside: what it writes for TensorBoard or W&B becomes runs of their own
-    while it runs.
+    With --follow, what the command writes for TensorBoard or W&B becomes runs. With --console, it prints through
+    another terminal, or a pipe if standard output is none; otherwise its output is untouched.
 
-    With --console, the command prints through another terminal, or a pipe if standard output is none. Without it, the
-    command's output is untouched.
-
-    With --restart, the command starts again as the next attempt of the same run, with the path of the checkpoint in
+    With --restart, it starts again as the next attempt of the same run, with the path of the checkpoint in
     $TRACKSIDE_RESUME. Ctrl-C, and SIGTERM to this command, end it for good.
 
-    The exit status is that of the command, or 128 plus the number of the signal that ended it. It is 79 after an alert of
-    --stop-on, 75 after --requeue, 126 if the command is not executable, 127 if it is not found, and 2 if this command line or the
-    configuration is wrong.
+    The exit status is that of the command, or 128 plus the number of the signal that ended it; 79 after an alert of
+    --stop-on, 75 after --requeue, 126 if the command is not executable, 127 if it is not found, and 2 if this command
+    line or the configuration is wrong.
     """
     from trackside_daemon.cli.run.nccl_inspector import library
     from trackside_daemon.cli.run.restarts import restarts, stop_alerts
@@ -105,6 +99,11 @@ def run(
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.service.config import Config
 
+    if name:
+        shown_name = shlex.quote(shown(name))
+        fail(
+            f"--name {shown_name}: the training names its run: set TRACKSIDE_RUN_NAME={shown_name}, or call trackside.init"
+        )
     try:
         config = load(Config, config_file, nested(flags))
     except ConfigError as error:

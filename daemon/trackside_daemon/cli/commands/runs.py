@@ -66,18 +66,14 @@ def runs(
     since: Annotated[
         str, option("TIME", "Only runs that started since then: 7d, 12h, 2026-11-01, 2026-11-01T08:00.")
     ] = "",
-    until: Annotated[
-        str, option("TIME", "Only runs that started until then, in the same formats; a day includes its end.")
-    ] = "",
+    until: Annotated[str, option("TIME", "Only runs that started until then; a day includes its end.")] = "",
     limit: Annotated[
         int,
-        option("N", f"Maximum number of runs, the newest first; 0 for the limit of {MOST_RUNS}.", min=0, max=MOST_RUNS),
+        option("N", "Maximum number of runs; 0 for 10000.", min=0, max=MOST_RUNS),
     ] = 50,
     sort: Annotated[
         str,
-        option(
-            "[-]KEY", "Order by a result of run.summary, or by name, step, loss or started; falling with - before it."
-        ),
+        option("[-]KEY", "Order by a result of run.summary, name, step, loss or started; - before it: falling."),
     ] = "",
     as_json: Json = False,
     storage_path: StoragePath = None,
@@ -129,20 +125,16 @@ def show(
         bool,
         flag(
             "--resources",
-            "Instead, show mean, standard deviation, extremes and percentiles of the run's GPUs, host and processes.",
+            "Instead, show statistics of the run's GPUs, host and processes.",
         ),
     ] = False,
-    console: Annotated[
-        bool, flag("--console", "Instead, print the last 10000 lines that trackside run --console kept of its command.")
-    ] = False,
+    console: Annotated[bool, flag("--console", "Instead, print the last 10000 lines that run --console kept.")] = False,
     form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Show a run: its state, metrics, configuration and alerts.
-
-    The command also shows its command line, commit, hardware, attempts and newest events.
+    """Show a run: its state, metrics, configuration, command line, hardware, attempts, events and alerts.
 
     BEST is the minimum of a loss, an error, a perplexity or a time, and the maximum of an accuracy or a score, by the
     name of the key; a standard deviation has none. MEAN and STD omit NaN and infinities.
@@ -213,9 +205,8 @@ def export(
 ) -> None:
     """Export a run with every sample.
 
-    csv is a table of samples; json and jsonl also contain everything else about the run.
-
-    trackside import reads all three formats, but no CSV with --long.
+    csv is a table of samples; json and jsonl have everything else about the run, too. trackside import reads all
+    three, but no CSV with --long.
     """
     with errors_reported():
         from trackside_daemon.cli.commands.export_output import save
@@ -290,9 +281,10 @@ def delete(
             sure = answer.strip().lower() in {"y", "yes"}
             if not sure:
                 raise CommandError("nothing was deleted; --yes deletes without confirmation")
-        for uid, described in found.items():
-            source.delete(uid)
-            typer.echo(f"deleted: {_named(described)}")
+        with source.changes():
+            for uid, described in found.items():
+                source.delete(uid)
+                typer.echo(f"deleted: {_named(described)}")
 
 
 def _sorted(listed: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:

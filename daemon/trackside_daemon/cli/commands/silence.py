@@ -9,7 +9,7 @@ import typer
 from trackside_daemon.alerts.silences import MAX_SILENCE_SECONDS
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import DaemonUrl, Json, argument, flag, option
+from trackside_daemon.cli.options import Json, Url, argument, flag, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.config.near import near_name
 from trackside_daemon.documents.text import table
@@ -23,7 +23,7 @@ NAMED = 5  # maximum number of muted alerts to list
 def silence(
     alert: Annotated[str, argument("ALERT", "Name of an alert, or a pattern with * and ?.")] = "",
     *,
-    run: Annotated[str, option("PATTERN", "Only alerts of runs with this name, or a pattern with * and ?.")] = "",
+    run: Annotated[str, option("PATTERN", "Only alerts of runs with this name, with * and ?.")] = "",
     label: Annotated[
         list[str] | None, option("NAME=PATTERN", "Only alerts whose label matches, such as rank=3; may be repeated.")
     ] = None,
@@ -33,15 +33,15 @@ def silence(
     list_: Annotated[bool, flag("--list", "List the current silences.")] = False,
     end: Annotated[str, option("ID", "End the silence with this id.")] = "",
     as_json: Json = False,
-    url: DaemonUrl = "",
+    url: Url = "",
 ) -> None:
     """Mute alerts for a while: the daemon sends no notifications of them.
 
-    The alerts still fire on the dashboard and in the history. When the silence ends, the daemon sends those that still
-    fire and were not sent before. All patterns must match. A pattern for a label that an alert lacks never matches; an
+    They still fire on the dashboard and in the history. When the silence ends, the daemon sends those that still fire
+    and were not sent before. All patterns must match. A pattern for a label that an alert lacks never matches; an
     alert of several ranks has the label of the first.
 
-    An Alertmanager behind Prometheus reports already firing alerts as resolved. To avoid that message, create the silence
+    An Alertmanager behind Prometheus reports already firing alerts as resolved. To avoid that, create the silence
     there, with the amtool command that this command prints.
     """
     with errors_reported():

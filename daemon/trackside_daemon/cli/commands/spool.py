@@ -71,9 +71,9 @@ def send(
         ),
     ] = "",
 ) -> None:
-    """Send spools to a daemon, for example those of another machine in a shared directory.
+    """Send spools to a daemon, for example those of another machine in a shared directory, and delete them.
 
-    A daemon reads the spools of its machine and its user without this command. The command deletes what it has sent.
+    A daemon reads the spools of its machine and its user without this command.
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     wanted = _places(places)

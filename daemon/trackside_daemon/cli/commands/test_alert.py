@@ -10,7 +10,7 @@ import typer
 from trackside_daemon.alerts.test_alert import TEST_ALERT
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import DaemonUrl, option
+from trackside_daemon.cli.options import Url, option
 from trackside_daemon.model.families import alerts
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.text import shown
@@ -34,14 +34,13 @@ ORDER = {severity: place for place, severity in enumerate(SEVERITIES)}
 def raise_test_alert(
     *,
     severity: Annotated[str, option("SEVERITY", "info, warning or critical.")] = "warning",
-    run: Annotated[str, option("NAME", "Value of the alert's run label, for routes that depend on it.")] = "",
-    url: DaemonUrl = "",
+    run: Annotated[str, option("NAME", "Value of its label run, for routes.")] = "",
+    url: Url = "",
 ) -> None:
     """Raise a test alert, and report whether each sink delivers its notification.
 
-    The alert behaves like any other: it appears on the dashboard, in the history and in each sink of alerts.sinks. The
-    exit status is 1 if a sink does not deliver it within 30 seconds. This command cannot check what Prometheus and
-    Alertmanager deliver.
+    It appears on the dashboard, in the history and in each sink of alerts.sinks. The exit status is 1 if a sink does
+    not deliver it within 30 seconds. What Prometheus and Alertmanager deliver is not checked.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon

@@ -16,17 +16,14 @@ def token(
         Literal["read", "write", "admin"], option("read|write|admin", "What the printed token permits.", "--role")
     ] = "admin",
     rotate: Annotated[bool, flag("--rotate", "Replace the token; the old one opens nothing any more.")] = False,
-    keep: Annotated[
-        str, option("TIME", "With --rotate, keep the old token valid for so long, at most 30d.", "--keep")
-    ] = "",
+    keep: Annotated[str, option("TIME", "With --rotate, keep the old one valid so long, at most 30d.", "--keep")] = "",
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
     """Print the token that opens the dashboard and the API; the page of the dashboard has a field for it.
 
-    The token lasts as long as the history. Replace it with --rotate if somebody else has it: pages that are open ask for
-    the new one. Without a daemon, --rotate deletes the token, and the next daemon makes another one. The tokens of the
-    other roles are made from this one, so a rotation replaces them too.
+    Replace it with --rotate if somebody else has it, and with it the tokens of the other roles: pages that are open
+    ask for the new one. Without a daemon, --rotate deletes it, and the next daemon makes another.
     """
     with errors_reported():
         from trackside.os_errors import os_error_text

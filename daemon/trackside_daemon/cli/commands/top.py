@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trackside_daemon.cli.errors import CommandError, errors_reported
-from trackside_daemon.cli.options import DaemonUrl, flag, option
+from trackside_daemon.cli.options import Url, flag, option
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.model.text import seconds, shown
 
@@ -86,13 +86,13 @@ def top(
     *,
     once: Annotated[bool, flag("--once", "Print one frame as text and exit, for scripts and watch.")] = False,
     interval: Annotated[str, option("TIME", "Time between two updates.")] = "1s",
-    url: DaemonUrl = "",
+    url: Url = "",
 ) -> None:
     """Show runs, their loss and throughput, GPUs, host and alerts in the terminal.
 
-    Arrows select a run, and Enter shows only that run. p shows processes and the last minutes of the machine. / filters, c records some
-    steps of the run, s saves a snapshot (JSON), r shows all steps again, ? lists all keys, and q quits. $NO_COLOR turns colours off.
-    With --once, the exit status is 2 if no daemon answers.
+    Arrows select a run, and Enter shows only that run. p shows processes and the machine, / filters, c records some
+    steps of the run, s saves a snapshot (JSON), r shows all steps again, ? lists all keys, and q quits. $NO_COLOR
+    turns colours off. With --once, the exit status is 2 if no daemon answers.
     """
     with errors_reported():
         from trackside_daemon.terminal.polling import UnansweredError

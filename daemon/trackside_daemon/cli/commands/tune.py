@@ -30,8 +30,8 @@ def tune(
 ) -> None:
     """Propose thresholds with which your false alarms would not have fired, and show what else they silence.
 
-    Mark false alarms with trackside alerts dismiss ID, or on the page of the alert. For each alert with such a mark, the
-    command replays the runs in which it fired, with one threshold changed at a time. It changes nothing itself.
+    Mark false alarms with trackside alerts dismiss ID, or on their pages. For each such alert, the command replays
+    the runs in which it fired, with one threshold changed at a time. It changes nothing itself.
     """
     with errors_reported():
         from trackside_daemon.alerts.settings import key_roles

@@ -17,9 +17,7 @@ def why(
             "Run or tag to compare with; may be repeated. [default: the pinned run of this name, else the one before]",
         ),
     ] = None,
-    key: Annotated[
-        list[str] | None, option("KEY", "Key whose trend and comparison to add to those of the loss; may be repeated.")
-    ] = None,
+    key: Annotated[list[str] | None, option("KEY", "Key whose trend and comparison to add; may be repeated.")] = None,
     form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
@@ -27,8 +25,8 @@ def why(
 ) -> None:
     """Explain why a run is slow: where its time went, the causes that cost most, and what to try.
 
-    Lost times are upper limits: other work may hide a part of them. The text has the most important parts; the other formats
-    have all.
+    Lost times are upper limits: other work may hide a part of them. The text has the most important parts, the other
+    formats all.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import nullcontext
 from http.client import HTTPException, IncompleteRead
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
@@ -24,6 +25,7 @@ from trackside_daemon.cli.sources.source import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from http.client import HTTPResponse
     from pathlib import Path
 
@@ -172,6 +174,10 @@ class ApiSource:
     def delete(self, uid: str) -> None:
         """See `Source`."""
         self._json(f"runs/{quote(uid, safe='')}", "DELETE")
+
+    def changes(self) -> AbstractContextManager[None]:
+        """See `Source`."""
+        return nullcontext()
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""

@@ -46,6 +46,7 @@ class FileSource:
         self._directory = directory
         self._warn = warn
         self._opened: Offline | None = None
+        self._writer: Writer | None = None
         self._live = Live(
             prices=lambda: _config().cost, straggler_ratio=lambda: _config().alerts.thresholds.straggler_ratio
         )
@@ -134,6 +135,16 @@ class FileSource:
         with self._writing() as writer:
             return import_run(writer, reading)
 
+    @contextmanager
+    def changes(self) -> Iterator[None]:
+        """See `Source`."""
+        with self._writing() as writer:
+            self._writer = writer
+            try:
+                yield
+            finally:
+                self._writer = None
+
     def _file(self) -> Offline:
         if self._opened is None:
             directory = self._directory or place.default_directory(os.environ, os.getuid())
@@ -147,6 +158,9 @@ class FileSource:
     @contextmanager
     def _writing(self) -> Iterator[Writer]:
         """Yield a writer for this process alone; it packs what it has written before it ends."""
+        if self._writer is not None:
+            yield self._writer
+            return
         from trackside_daemon.history.database import Database
         from trackside_daemon.history.record.trimming import Bounds
         from trackside_daemon.history.record.writer import Writer

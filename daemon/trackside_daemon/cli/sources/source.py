@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from trackside_daemon.history.files.importing import ImportResult
@@ -73,6 +74,10 @@ class Source(Protocol):
 
     def export(self, wanted: Export) -> Exported:
         """Return a run as a file."""
+        ...
+
+    def changes(self) -> AbstractContextManager[None]:
+        """Return a context for many changes: a history without a daemon is opened once for all of them."""
         ...
 
     def pin(self, uid: str, *, pinned: bool) -> None:

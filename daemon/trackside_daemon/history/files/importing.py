@@ -43,11 +43,13 @@ def import_run(writer: Writer, run_file: RunFile) -> ImportResult:
     """
     begun = False
     try:
-        for batch in _batches(iter(run_file)):
-            work = partial(_apply, batch) if begun else partial(_begin, run_file, batch)
+        batches = _batches(iter(run_file))
+        batch: list[Record] | None = next(batches)
+        while batch is not None:
+            following = next(batches, None)
+            work = partial(_write, run_file, batch, begins=not begun, ends=following is None)
             writer.call(work).result(TIMEOUT_SECONDS)
-            begun = True
-        writer.call(partial(_publish, run_file)).result(TIMEOUT_SECONDS)
+            batch, begun = following, True
     except BaseException as error:
         if begun:
             with suppress(sqlite3.Error, FutureTimeoutError):
@@ -74,11 +76,23 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
             yield batch
             batch = []
             size = 0
-    if batch:
-        yield batch
+    yield batch
 
 
-def _begin(run_file: RunFile, batch: list[Record], store: RecordStore) -> None:
+def _write(run_file: RunFile, batch: list[Record], store: RecordStore, *, begins: bool, ends: bool) -> None:
+    if begins:
+        _begin(run_file, store)
+    for record in batch:
+        store.apply(record)
+    if begins:
+        store.connection.execute(
+            "UPDATE run SET deleted = 2, imported = ? WHERE uid = ? AND NOT deleted", (time.time(), run_file.run)
+        )
+    if ends:
+        _publish(run_file, store)
+
+
+def _begin(run_file: RunFile, store: RecordStore) -> None:
     uid = run_file.run
     connection = store.connection
     if connection.execute("SELECT 1 FROM run WHERE uid = ? AND deleted != 1", (uid,)).fetchone():
@@ -91,8 +105,6 @@ def _begin(run_file: RunFile, batch: list[Record], store: RecordStore) -> None:
         "(SELECT stream.id FROM stream JOIN run ON run.id = stream.run WHERE run.uid = ?)",
         (uid,),
     )
-    _apply(batch, store)
-    connection.execute("UPDATE run SET deleted = 2, imported = ? WHERE uid = ? AND NOT deleted", (time.time(), uid))
 
 
 def _publish(run_file: RunFile, store: RecordStore) -> None:
@@ -115,8 +127,3 @@ def _end_alerts(run_file: RunFile, store: RecordStore) -> None:
 
 def _discard(uid: str, store: RecordStore) -> None:
     store.connection.execute("UPDATE run SET deleted = 1 WHERE uid = ? AND deleted = 2", (uid,))
-
-
-def _apply(batch: list[Record], store: RecordStore) -> None:
-    for record in batch:
-        store.apply(record)

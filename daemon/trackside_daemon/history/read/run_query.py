@@ -236,7 +236,7 @@ class _Columns:
         facts: dict[str, Callable[[Mapping[str, Any]], list[Any]]] = {
             "tag": lambda run: run["tags"],
             "tags": lambda run: run["tags"],
-            "duration": lambda run: [(run["ended"] or self._now) - run["started"]],
+            "duration": lambda run: [] if run["started"] is None else [(run["ended"] or self._now) - run["started"]],
             "older": lambda run: [run["started"]],
             "newer": lambda run: [run["started"]],
         }

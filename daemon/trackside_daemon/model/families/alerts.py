@@ -24,25 +24,26 @@ FIRING = define(
 TEXT = Metric(
     "trackside_alert_text_info",
     "gauge",
-    "1 while the alert fires, with the daemon's own sentence about it, its begin, its machine, its run's page and id in other "
-    "systems; for annotations of rules.",
+    "1 while the alert fires, with the daemon's own sentence about it; its begin, its machine, its run's page and id "
+    "in other systems; for annotations of rules.",
     (*FIRING.labels, "summary", "description", "since", "host", "run_id", "dashboard_url", CORRELATION),
 )
 BEGUN = define("trackside_alerts_total", "Times that the alert began to fire.", "alert", "severity", "run")
 SILENCED = define("trackside_alert_silenced", "1 while the alert fires and a silence mutes it.", *FIRING.labels)
 EXCESS = define(
-    "trackside_alerts_excess_total", "Alerts that had no room because 1,000 others of at least their severity fire."
+    "trackside_alerts_excess_total", "Alerts that had no room; 1,000 others of at least their severity fire."
 )
 
 NOTIFICATIONS = define("trackside_notifications_total", "Messages that a sink of alerts tried to send.", "sink")
 NOTIFICATIONS_FAILED = define(
     "trackside_notifications_failed_total",
-    "Messages that the sink could not send, or not within 60 s; it retries them.",
+    "Messages that the sink could not send; or not within 60 s; it retries them.",
     "sink",
 )
 NOTIFICATIONS_DROPPED = define(
     "trackside_notifications_dropped_total",
-    "Notifications that the sink gave up: the alert ended before, or an hour ago, the queue was full, or the receiver refused it.",
+    "Notifications that the sink gave up; the alert ended before, or an hour ago, the queue was full, or the receiver "
+    "refused it.",
     "sink",
 )
 NOTIFICATIONS_QUEUED = define(

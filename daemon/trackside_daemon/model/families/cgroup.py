@@ -28,19 +28,19 @@ def _pressure(name: str, text: str, line: str) -> Metric:
 
 LIMIT = _memory(
     "limit",
-    "Memory limit above which the OOM killer runs, the smallest of the cgroup and those above it",
+    "Memory limit above which the OOM killer runs; the smallest of the cgroup and those above it",
     "memory.max",
     "memory.limit_in_bytes and memory.stat hierarchical_memory_limit",
 )
 LIMIT_USED = _memory(
     "limit_used",
-    "Memory in use under the smallest limit, by the cgroup that has it and all below, including processes of others",
+    "Memory in use under the smallest limit; by the cgroup that has it and all below, including processes of others",
     "memory.current",
     "memory.usage_in_bytes",
 )
 HIGH = _memory(
     "high",
-    "Memory above which the kernel slows the cgroup down, the smallest of the cgroup and those above it",
+    "Memory above which the kernel slows the cgroup down; the smallest of the cgroup and those above it",
     "memory.high",
     "",
 )
@@ -54,8 +54,8 @@ WORKING_SET = _memory(
 )
 UNRECLAIMABLE = _memory(
     "unreclaimable",
-    "Memory in use without what the kernel reclaims before it kills: active and inactive cached files, and reclaimable "
-    "slab caches with v2",
+    "Memory in use without what the kernel reclaims before it kills; active and inactive cached files, and reclaimable"
+    " slab caches with v2",
     "memory.current and memory.stat active_file, inactive_file and slab_reclaimable",
     "memory.usage_in_bytes and memory.stat total_active_file and total_inactive_file",
 )
@@ -86,8 +86,8 @@ OOM_KILLS = define(
 )
 CPU_LIMIT = define(
     "trackside_cgroup_cpu_limit_cores",
-    "Limit of CPU time per second, the smallest of the cgroup and those above it, from cpu.max of "
-    "cgroup v2 or cpu.cfs_quota_us and cpu.cfs_period_us of v1.",
+    "Limit of CPU time per second; the smallest of the cgroup and those above it, from cpu.max of cgroup v2 or "
+    "cpu.cfs_quota_us and cpu.cfs_period_us of v1.",
     *SUBJECT,
 )
 CPU_SECONDS = define(
@@ -104,7 +104,7 @@ STALLED = _pressure("stalled", "Time in which all non-idle tasks waited for the 
 PROCESSES = define("trackside_cgroup_processes", "Processes and threads, from pids.current of the cgroup.", *SUBJECT)
 PROCESSES_LIMIT = define(
     "trackside_cgroup_processes_limit",
-    "Limit of processes and threads, the smallest pids.max of the cgroup and those above it.",
+    "Limit of processes and threads; the smallest pids.max of the cgroup and those above it.",
     *SUBJECT,
 )
 

@@ -12,7 +12,7 @@ RELOADED_AT = define(
 )
 CONFIG_HASH = define(
     "trackside_config_hash",
-    "A number made from all settings of the last successful load; equal on all daemons with equal settings.",
+    "Hash of all settings of the last successful load; equal on all daemons with equal settings.",
 )
 CERTIFICATE_END = define(
     "trackside_web_certificate_not_after_timestamp_seconds",
@@ -32,19 +32,21 @@ COLLECTOR_LAST_SUCCESS = define(
 )
 COLLECTOR_SKIPPED = define(
     "trackside_collector_skipped_total",
-    "Ticks without a run of the collector, because its source was still busy with the last request, or the sampler with other collectors.",
+    "Ticks without a run of the collector; because its source was still busy with the last request, or the sampler "
+    "with other collectors.",
     "collector",
 )
 
 INGEST_MESSAGES = define("trackside_ingest_messages_total", "Messages accepted from clients.", "kind")
 INGEST_REJECTED = define(
     "trackside_ingest_rejected_total",
-    "Messages refused, connections refused for lack of a key or as one of too many, and runs of another user, by reason.",
+    "Messages, connections and runs refused, by reason; connections for lack of a key or as one of too many, runs of "
+    "another user.",
     "reason",
 )
 INGEST_DUPLICATES = define("trackside_ingest_duplicates_total", "Batches that had been accepted before.")
 INGEST_GAPS = define(
-    "trackside_ingest_gaps_total", "Batches that are missing for good because the client had to drop them."
+    "trackside_ingest_gaps_total", "Batches that are missing for good; because the client had to drop them."
 )
 INGEST_RESTARTS = define(
     "trackside_ingest_worker_restarts_total",
@@ -65,14 +67,14 @@ CAPTURES = define("trackside_captures_total", "Captures that have ended.", "trig
 
 DATAGRAMS_REFUSED = define(
     "trackside_capture_datagrams_refused_total",
-    "Datagrams at the socket for PyTorch's profiler that were refused, by reason: format, user, process, address.",
+    "Refused datagrams at the socket for PyTorch's profiler; by reason: format, user, process, address.",
     "reason",
 )
 
 BRIDGE_SAMPLES = define("trackside_bridge_samples_total", "Samples that the mirror's target has accepted.", "bridge")
 BRIDGE_LOST = define(
     "trackside_bridge_lost_total",
-    "Samples that the mirror did not send: retention had deleted them, or the target refuses them.",
+    "Samples that the mirror did not send; retention had deleted them, or the target refuses them.",
     "bridge",
 )
 BRIDGE_FAILURES = define("trackside_bridge_failures_total", "Requests to the target that failed.", "bridge")

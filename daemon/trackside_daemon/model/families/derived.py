@@ -7,8 +7,8 @@ from trackside_daemon.model.metric import define
 
 RANK_STATISTIC = define(
     "trackside_training_rank_statistic",
-    "Minimum, median, maximum and sum of a family over the ranks of a run with more ranks than limits.ranks, in the family's "
-    "unit and without NaN; key has the value of the family's third label.",
+    "Minimum, median, maximum and sum over the ranks of a run with more than limits.ranks; in the family's unit and "
+    "without NaN; key has the value of the family's third label.",
     "run",
     "family",
     "key",
@@ -16,7 +16,7 @@ RANK_STATISTIC = define(
 )
 EXTREME_RANK = define(
     "trackside_training_extreme_rank",
-    "Number of the rank that has the minimum or the maximum of trackside_training_rank_statistic; absent if all are equal.",
+    "Rank with the minimum or the maximum of trackside_training_rank_statistic; absent if all are equal.",
     "run",
     "family",
     "key",

@@ -365,8 +365,8 @@ POD_INFO = define(
 
 RANK_INFO = define(
     "trackside_gpu_rank_info",
-    "A rank on a GPU: NVML lists the rank's process or one that it started, or else the rank reports the GPU; sampled by "
-    "the daemon's tick.",
+    "A rank on a GPU; NVML lists the rank's process or one that it started, or else the rank reports the GPU; sampled "
+    "by the daemon's tick.",
     "gpu",
     "uuid",
     "run",

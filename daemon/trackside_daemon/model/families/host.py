@@ -65,7 +65,7 @@ MEMINFO = {
         "memory_shmem", "Shmem", "Shared memory and tmpfs, through which data loader workers pass batches"
     ),
     "Dirty": _memory(
-        "memory_dirty", "Dirty", "Bytes written to files but not to disk yet, for example after a checkpoint"
+        "memory_dirty", "Dirty", "Bytes written to files but not to disk yet; for example after a checkpoint"
     ),
     "Writeback": _memory("memory_writeback", "Writeback", "Bytes that are being written to disk"),
     "AnonPages": _memory("memory_anonymous", "AnonPages", "Memory of processes that is not backed by files"),

@@ -18,7 +18,7 @@ VISIBLE = define(
 )
 EXPECTED = define(
     "trackside_gpus_expected",
-    "GPUs that should be present: collector.gpu.expected, else the largest number seen since the start or a pause, or "
+    "GPUs that should be present; collector.gpu.expected, else the largest number seen since the start or a pause, or "
     "on the PCI bus without a driver other than NVIDIA's, where the daemon is in no container.",
 )
 PCI = define(
@@ -30,7 +30,7 @@ RESTARTS = define(
 )
 STUCK = define(
     "trackside_nvml_worker_stuck",
-    "1 while the process that reads NVML does not end after a signal, which blocks the start of another, else 0.",
+    "1 while the process that reads NVML does not end after a signal; that blocks the start of another.",
 )
 CALLS = define(
     "trackside_nvml_calls_total",

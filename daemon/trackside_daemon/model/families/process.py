@@ -98,7 +98,7 @@ _SHARED = "memory that a fork shares with its rank counts for each worker"
 _STATM = "from /proc/PID/statm"
 WORKERS = define(
     "trackside_dataloader_workers",
-    "Data loader workers below the rank, named pt_data_worker by PyTorch 2.5 and later, from /proc/PID/stat.",
+    "Data loader workers below the rank; named pt_data_worker by PyTorch 2.5 and later, from /proc/PID/stat.",
     *_RANK,
 )
 WORKERS_RESIDENT = define(
@@ -111,7 +111,7 @@ WORKERS_ANONYMOUS = define(
 )
 WORKERS_SHARED = define(
     "trackside_dataloader_shared_memory_bytes",
-    f"Mapped files and shared memory of all workers in RAM, counted for each worker, {_STATM} shared.",
+    "Mapped files and shared memory of all workers in RAM; counted for each worker, ",
     *_RANK,
 )
 WORKERS_CPU = define(
@@ -138,19 +138,19 @@ CHILDREN = define(
 )
 CHILDREN_RESIDENT = define(
     "trackside_process_children_resident_memory_bytes",
-    "Memory in RAM of the processes below the rank's that are neither ranks nor workers, from /proc/PID/stat rss.",
+    "Memory in RAM of the processes below the rank's; that are neither ranks nor workers, from /proc/PID/stat rss.",
     "pid",
 )
 CHILDREN_CPU = define(
     "trackside_process_children_cpu_seconds_total",
-    "CPU time of the processes below the rank's that are neither ranks nor workers, including ended ones, from "
+    "CPU time of the processes below the rank's; that are neither ranks nor workers, including ended ones, from "
     "/proc/PID/stat.",
     "pid",
 )
 
 WORKER_DEATHS = define(
     "trackside_dataloader_deaths_total",
-    "Data loader workers that died, by cause: a signal such as SIGBUS, OOM (SIGKILL soon after an oom_kill of their "
+    "Data loader workers that died, by cause; a signal such as SIGBUS, OOM (SIGKILL soon after an oom_kill of their "
     "cgroup), or exit with a status other than 0, from their pidfd or /proc/PID/stat exit_code.",
     "run",
     "rank",

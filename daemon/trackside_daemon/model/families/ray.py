@@ -33,7 +33,7 @@ CLUSTER = define(
 NODES = define("trackside_ray_nodes", "Nodes of the cluster by state, from the dashboard.", "state")
 DEATHS = define(
     "trackside_ray_node_deaths_total",
-    "Nodes that ended unexpectedly since the daemon began: Ray says so, or their process on this machine is gone.",
+    "Nodes that ended unexpectedly since the daemon began; Ray says so, or their process on this machine is gone.",
 )
 ACTORS = define("trackside_ray_actors", "Actors of the cluster by state, from the dashboard.", "state")
 RESTARTS = define("trackside_ray_actor_restarts_total", "Restarts of all actors that the dashboard lists.")

@@ -48,7 +48,7 @@ NONFINITE = define("trackside_training_nonfinite_total", "Pushed values that wer
 STEP_DURATION = Metric(
     "trackside_training_step_duration_seconds",
     "histogram",
-    "Host time from the first push of a step to the first push of the next, divided by their difference.",
+    "Host time from the first push of a step to that of the next; divided by their difference.",
     RANK,
     "seconds",
     DURATION_BUCKETS,
@@ -56,7 +56,7 @@ STEP_DURATION = Metric(
 DATA_WAIT = Metric(
     "trackside_training_data_wait_seconds",
     "histogram",
-    "Wait of the training for each batch of data except an epoch's first, if the loader is wrapped in data().",
+    "Wait for each batch except an epoch's first; if the loader is wrapped in data().",
     RANK,
     "seconds",
     DURATION_BUCKETS,
@@ -64,7 +64,7 @@ DATA_WAIT = Metric(
 FIRST_WAIT = Metric(
     "trackside_training_first_batch_wait_seconds",
     "histogram",
-    "Wait of the training for the first batch of each epoch, if the loader is wrapped in data().",
+    "Wait for the first batch of each epoch; if the loader is wrapped in data().",
     RANK,
     "seconds",
     DURATION_BUCKETS,
@@ -77,16 +77,16 @@ PHASE_SECONDS = define(
 )
 LOST = define(
     "trackside_training_lost_seconds_total",
-    "Time in which nothing is trained, over all attempts, by cause: data, checkpoint and eval from phases of that kind; "
-    "restart from an attempt's end to the next attempt's first step beyond it: gap, start, idle_before and repeated of the ledger; "
-    "stall while the rank's state is stalled. No time counts twice.",
+    "Time in which nothing is trained, by cause; over all attempts; data, checkpoint and eval from phases of that "
+    "kind; restart from an attempt's end to the next attempt's first step beyond it: gap, start, idle_before and "
+    "repeated of the ledger; stall while the rank's state is stalled. No time counts twice.",
     *RANK,
     "cause",
 )
 GOODPUT = define(
     "trackside_training_goodput_ratio",
-    "Share of useful compute in the time of the rank since its run began, over all attempts, as trackside show has it; read from "
-    "the history every 15 s.",
+    "Share of useful compute in the rank's time; since its run began, over all attempts, as trackside show has it; "
+    "read from the history every 15 s.",
     *RANK,
 )
 DEVICE_PHASE_SECONDS = define(
@@ -131,7 +131,7 @@ NEXT_CHECKPOINT_BYTES = define(
 )
 CHECKPOINT_ROOM = define(
     "trackside_training_checkpoint_room_ratio",
-    "Free space of the checkpoints' directory, within the user's quota, over the expected size of the next one.",
+    "Free space of the checkpoints' directory over the expected size of the next; within the user's quota.",
     "run",
     "directory",
 )
@@ -139,19 +139,19 @@ CHECKPOINT_ROOM = define(
 AUDITED = (STORED_CHECKPOINTS, LAST_GOOD_CHECKPOINT, LAST_GOOD_STEP, NEXT_CHECKPOINT_BYTES, CHECKPOINT_ROOM)
 MODEL_FLOPS = define(
     "trackside_training_model_flops_total",
-    "Floating-point operations of the model on the rank, if the run sets how many a step or token needs.",
+    "Floating-point operations of the model on the rank; if the run sets how many a step or token needs.",
     *RANK,
 )
 ENERGY = define(
     "trackside_training_energy_joules_total",
-    "Energy of the rank's GPUs since its run began, the difference of nvmlDeviceGetTotalEnergyConsumption; a GPU that several "
-    "ranks share is divided; absent if a GPU of the rank has no counter.",
+    "Energy of the rank's GPUs since its run began; the difference of nvmlDeviceGetTotalEnergyConsumption; a GPU that "
+    "several ranks share is divided; absent if a GPU of the rank has no counter.",
     *RANK,
 )
 COST = define(
     "trackside_training_cost_total",
-    "Costs of the rank since its run began, by the configured prices: its GPUs by time, and their energy with PUE; absent "
-    "without a price.",
+    "Costs of the rank since its run began, by the configured prices; its GPUs by time, and their energy with PUE; "
+    "absent without a price.",
     *RANK,
     "currency",
 )
@@ -171,7 +171,7 @@ MEMORY = {
     ),
     "peak": define(
         "trackside_training_device_memory_peak_bytes",
-        "The most memory of a GPU that tensors of the rank have used since the run began, as sampled at steps.",
+        "The most memory of a GPU that tensors of the rank have used; since the run began, as sampled at steps.",
         *RANK,
         "uuid",
     ),
@@ -194,29 +194,29 @@ REMAINING = define(
 PUSHES = define("trackside_training_client_pushes_total", "Calls of push.", *RANK)
 DROPPED = define(
     "trackside_training_client_dropped_total",
-    "Pushed values that the client dropped: not a number, or no room while no daemon was running.",
+    "Pushed values that the client dropped; not a number, or no room while no daemon was running.",
     *RANK,
 )
 RESENT = define("trackside_training_client_resent_total", "Batches that the client resent.", *RANK)
 SPOOLED = define(
     "trackside_training_client_spooled_total",
-    "Messages that the client wrote to disk because no daemon had acknowledged them for a second.",
+    "Messages that the client wrote to disk; because no daemon had acknowledged them for a second.",
     *RANK,
 )
 OVERHEAD = define("trackside_training_client_overhead_seconds_total", "CPU time of the client's sender thread.", *RANK)
 SHM_SIZE = define(
     "trackside_training_shm_size_bytes",
-    "Size of /dev/shm as the training process sees it, also in a container with a separate one, from statvfs(3).",
+    "Size of /dev/shm as the training process sees it; also in a container with a separate one, from statvfs(3).",
     *RANK,
 )
 SHM_USED = define(
     "trackside_training_shm_used_bytes",
-    "Used bytes of /dev/shm as the training process sees it, of all processes; from statvfs(3).",
+    "Used bytes of /dev/shm as the training process sees it; of all processes; from statvfs(3).",
     *RANK,
 )
 SHM_PEAK = define(
     "trackside_training_shm_peak_bytes",
-    "The most used bytes of /dev/shm since the client's previous report, at most 10 s ago; from statvfs(3).",
+    "The most used bytes of /dev/shm since the client's last report; at most 10 s ago; from statvfs(3).",
     *RANK,
 )
 OPEN_FDS = define(
@@ -224,7 +224,7 @@ OPEN_FDS = define(
 )
 MAX_FDS = define(
     "trackside_training_max_fds",
-    "Limit of open file descriptors of the training process, the soft RLIMIT_NOFILE; absent if there is none.",
+    "Limit of open file descriptors of the training process; the soft RLIMIT_NOFILE; absent if there is none.",
     *RANK,
 )
 # The families of a `trackside.wire.Room`, by its fields.
@@ -238,15 +238,15 @@ ROOM = {
 
 PEAK_FLOPS = define(
     "trackside_training_peak_flops_per_second",
-    "Peak FLOP/s of the rank's GPUs: the run's own value, else dense tensor operations in bfloat16 (float16 before "
-    "Ampere) by their data sheets; a GPU that several ranks share is divided; absent where one is unknown, with MIG, or "
-    "while no process of the rank is on a GPU.",
+    "Peak FLOP/s of the rank's GPUs; the run's own value, else dense tensor operations in bfloat16 (float16 before "
+    "Ampere) by their data sheets; a GPU that several ranks share is divided; absent where one is unknown, with MIG, "
+    "or while no process of the rank is on a GPU.",
     *RANK,
 )
 STRAGGLER_RATIO = define(
     "trackside_training_straggler_ratio",
-    "Own time per step of the rank (phases in which it waits for no other rank) divided by that of the median rank on this "
-    "machine, over 20 steps and 10 s or more. Absent if the run has one rank on this machine, or pushes no phases.",
+    "Own time per step over that of the machine's median rank; in phases in which it waits for no other rank, over 20 "
+    "steps and 10 s or more. Absent if the run has one rank on this machine, or pushes no phases.",
     *RANK,
 )
 SERIES_REJECTED = define(
@@ -258,7 +258,7 @@ _GAUGES = {
     "loss": "Training loss, as pushed.",
     "accuracy": "Accuracy, as pushed.",
     "learning_rate": "Learning rate, as pushed under learning_rate or lr.",
-    "grad_norm": "Norm of the gradients, as pushed, or computed by the daemon from the parts that all ranks push.",
+    "grad_norm": "Norm of the gradients, as pushed; or computed by the daemon from the parts that all ranks push.",
     "epoch": "Epoch, as pushed.",
     "grad_norm_local_squared": "Sum of the squares of this rank's part of the gradients, if they are sharded.",
 }

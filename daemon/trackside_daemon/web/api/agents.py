@@ -33,7 +33,7 @@ class MessageParameters(Question, frozen=True, kw_only=True):
     actions: Annotated[
         bool,
         msgspec.Meta(
-            description="true also offers the tools that act on a training, such as capture, if web.agent-actions does."
+            description="Also offer the tools that act on a training, such as capture, if web.agent-actions does."
         ),
     ] = msgspec.field(default=False, name="allow-actions")
 

@@ -12,7 +12,6 @@ from trackside_daemon.web.api.agents import AgentsApi, MessageParameters
 from trackside_daemon.web.api.alerts import AlertsApi, DismissBody, SilenceBody, TestBody
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi, PauseBody, RotateBody
-from trackside_daemon.web.api.fleet import FleetApi, FleetQuery
 from trackside_daemon.web.api.history import DescribeBody, HistoryApi, Import, LayersRequest, PinBody, ReportFile
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
@@ -96,22 +95,26 @@ _ENDPOINTS = (
         "GET",
         "/overview",
         OverviewApi.overview,
-        description="Unmeasured values are absent; ray is null without the collector ray. run is a run's id and name its name. A run's step is the highest of its "
-        "ranks. Its loss, progress_ratio, remaining_seconds and step_seconds are those of the lowest rank. Its tokens and "
-        "samples per second are summed over all ranks and measured over 10 s or the last steps. sparkline is the loss of "
-        "the attempt so far, in at most 60 values. A run's alerts counts its alerts without a silence. The top-level "
-        "alerts are the 200 worst, silenced ones last. An alert's id is null until the history has written it.",
+        description=(
+            "Unmeasured values are absent; ray is null without the collector ray. step is the highest of a run's "
+            "ranks; loss, progress_ratio, remaining_seconds and step_seconds are the lowest rank's; tokens and samples"
+            " per second are summed over all ranks, over 10 s or the last steps. sparkline is the loss of the attempt "
+            "so far, in at most 60 values. A run's alerts counts those without a silence; the list of alerts has the "
+            "200 worst, silenced ones last. An alert's id is null until the history has written it."
+        ),
     ),
     Endpoint(
         "GET",
         "/stream",
         OverviewApi.stream,
         StreamOfRun,
-        description="Each event named overview has the response of /overview. With run, events named run follow, with the run's id, "
-        "state, highest step, the time of the event, and values: for each key and rank the newest [step, time, value], at "
-        "most 4096 series. A slow client misses events and receives the newest. At most 100 clients can listen; further "
-        "ones get status 503. A browser's EventSource cannot send the token, so a page uses fetch with 'Authorization: "
-        "Bearer TOKEN' and reads the body as it arrives. No URL, cookie or log then contains the token.",
+        description=(
+            "Each event named overview has the answer of /overview. With run, events named run follow: the run's id, "
+            "state, highest step, time, and as values the newest [step, time, value] of each key and rank, of at most "
+            "4096 series. A slow client misses events and receives the newest. Of more than 100 clients, further ones "
+            "get 503. A browser's EventSource cannot send the token: a page reads the body of fetch as it arrives, so "
+            "that no URL, cookie or log has the token."
+        ),
         types=("text/event-stream",),
     ),
     table.Runs,
@@ -120,8 +123,10 @@ _ENDPOINTS = (
         "POST",
         "/runs/{id}/about",
         HistoryApi.describe_run,
-        description="What is absent stays. A run can be renamed when it has ended. If it is resumed, its name and tags are those of "
-        "the training again.",
+        description=(
+            "What is absent stays. The answer is the run as in /runs/{id}, without its series. A run can be renamed "
+            "when it has ended. If it is resumed, its name and tags are the training's again."
+        ),
         body='{"name": "baseline", "notes": "with the old tokenizer", "tags": ["paper"]}',
         body_type=DescribeBody,
         errors=(400, 409),
@@ -132,10 +137,12 @@ _ENDPOINTS = (
         "/runs/{id}/export",
         HistoryApi.export,
         Export,
-        description="The file has every sample of the run, or of the selected keys, ranks, attempt and window. key and rank may be "
-        "repeated; without rank, the file has all ranks. The header X-Trackside-Samples is the number of samples, also "
-        "for HEAD. JSON and JSON lines also contain all events and alerts, which the selection does not limit. A CSV file has at "
-        "most 16384 keys. The lines of JSON and JSON lines have at most 4096 keys, so pushes of more are split.",
+        description=(
+            "The file has every sample, or those of the keys, ranks, attempt and window. Without rank, it has all "
+            "ranks. The header X-Trackside-Samples is their number, also for HEAD. JSON and JSON lines have all events"
+            " and alerts too, and at most 4096 keys a line: pushes of more are split. A CSV file has at most 16384 "
+            "keys."
+        ),
         types=("text/csv", "application/json", "application/jsonl"),
     ),
     Endpoint(
@@ -151,28 +158,23 @@ _ENDPOINTS = (
         "/runs/{id}/layers",
         HistoryApi.request_layers,
         LayersRequest,
-        description="The default is 100 steps and the maximum 10000. ranks are the ranks that received the request; one that watches "
-        "no model ignores it.",
+        description="ranks are those that received the request; one that watches no model ignores it.",
     ),
     table.LayerMap,
     table.LayerValues,
-    Endpoint(
-        "GET",
-        "/fleet",
-        FleetApi.fleet,
-        FleetQuery,
-        description="Runs are as in /runs, each with its hosts, and as url the address of its page at its daemon. problems has a sentence for each engine whose "
-        "runs are missing: fleet.prometheus.url has the live runs, bridges.parquet.url those that have ended.",
-    ),
+    table.Fleet,
     table.Layer,
     Endpoint(
         "GET",
         "/runs/{id}/stacks",
         HistoryApi.stacks,
-        description="The processes themselves answer. silent lists the ranks that did not answer within 3 s.",
+        description="The processes themselves answer; silent lists the ranks that did not within 3 s.",
     ),
     Endpoint(
-        "GET", "/runs/{id}/ping", HistoryApi.ping, description="silent lists the ranks that did not answer within 3 s."
+        "GET",
+        "/runs/{id}/ping",
+        HistoryApi.ping,
+        description=("silent lists the ranks that did not answer within 3 s."),
     ),
     table.Run,
     table.Diagnosis,
@@ -183,10 +185,11 @@ _ENDPOINTS = (
         "POST",
         "/runs/{id}/captures",
         CapturesApi.begin_capture,
-        description="The answer comes at once; read /captures/{capture} until its state is summarised or failed. kind is profile, "
-        "stacks, memory, flight_recorder or layers. A profile takes steps (10) or seconds, and shapes, stacks or memory as well; "
-        "layers take steps (100). "
-        "ranks is empty for all.",
+        description=(
+            "The answer comes at once; read /captures/{capture} until its state is summarised or failed. kind is "
+            "profile, stacks, memory, flight_recorder or layers. A profile takes steps (10) or seconds, and shapes, "
+            "stacks or memory; layers take steps (100). Without ranks, it is of all."
+        ),
         body='{"kind": "profile", "steps": 10, "ranks": [0, 3], "stacks": true}',
         body_type=CaptureBody,
         errors=(409,),
@@ -200,8 +203,10 @@ _ENDPOINTS = (
         "/mcp",
         AgentsApi.send_message,
         MessageParameters,
-        description="A message is a JSON-RPC object; one without an id is answered by status 202. A call of the tool wait is answered when "
-        "something happens. The tools that act on a training need the role write. See docs/agents.md.",
+        description=(
+            "A message is a JSON-RPC object; one without an id is answered by 202. A call of the tool wait is answered"
+            " when something happens. Tools that act on a training need the role write. See docs/agents.md."
+        ),
         body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
         needs="read",
     ),
@@ -211,7 +216,9 @@ _ENDPOINTS = (
         "POST",
         "/runs/{id}/checkpoints/audit",
         HistoryApi.audit_checkpoints,
-        description="The answer comes at once; checked of each checkpoint is later than the request when its audit is over.",
+        description=(
+            "The answer comes at once; the audit of a checkpoint is over when its checked is later than the request."
+        ),
     ),
     table.Console,
     table.Media,
@@ -227,9 +234,10 @@ _ENDPOINTS = (
         "POST",
         "/alerts/test",
         AlertsApi.test_alert,
-        description="severity is info, warning or critical. run is a run's name, and such a run need not exist. The "
-        "response has the alert's label test, under which /alerts lists it a moment later. There, notified lists the "
-        "receivers that got the notification.",
+        description=(
+            "severity is info, warning or critical. run is a run's name; such a run need not exist. /alerts lists the "
+            "alert a moment later under the label test of the answer, and in notified the receivers that got it."
+        ),
         body='{"severity": "warning", "run": ""}',
         body_type=TestBody,
         errors=(409,),
@@ -240,8 +248,10 @@ _ENDPOINTS = (
         "POST",
         "/alerts/{number}/dismiss",
         AlertsApi.dismiss_alert,
-        description="With dismissed=false, take that back. The response is the alert. trackside tune learns from these "
-        "marks. The alert fires on: silence it if it disturbs you.",
+        description=(
+            "With dismissed=false, take that back. trackside tune learns from these marks. The alert fires on: silence"
+            " it if it disturbs you."
+        ),
         body='{"dismissed": true, "comment": ""}',
         body_type=DismissBody,
         errors=(400,),
@@ -251,11 +261,12 @@ _ENDPOINTS = (
         "POST",
         "/silences",
         AlertsApi.add_silence,
-        description="labels are patterns with * and ?, all of which must match: alert is the alert's name, run the run's, "
-        "and others are the alert's labels. Empty labels match all alerts. for is in seconds, 7200 by default and 2592000 "
-        "at most. firing in the response lists the firing alerts that match. The response waits until the history has "
-        "written the silence. If that fails, kept is false and why gives the reason; the silence then applies only until "
-        "the daemon restarts.",
+        description=(
+            "labels are patterns with * and ?, all of which must match: alert is the alert's name, run the run's, "
+            "others are the alert's labels; none match all alerts. for is in seconds, 7200 by default and 2592000 at "
+            "most. firing lists the firing alerts that match. The answer waits until the history has written the "
+            "silence; if that fails, kept is false, why says why, and the silence ends when the daemon does."
+        ),
         body='{"labels": {"alert": "LossSpike", "run": "debug-*"}, "for": 7200, "comment": ""}',
         body_type=SilenceBody,
         errors=(409,),
@@ -268,10 +279,11 @@ _ENDPOINTS = (
         "POST",
         "/gpu/pause",
         GpuApi.pause_gpu,
-        description="for is in seconds, or null for no end. The response waits until the device files are closed, at most "
-        "seven seconds. released is false when the daemon's own worker hangs in the driver. holders lists the processes "
-        "that have the device files open, as far as the daemon has permission to see them. A second pause replaces the "
-        "first.",
+        description=(
+            "for is in seconds, or null for no end. The answer waits until the device files are closed, at most seven "
+            "seconds. released is false when the daemon's own worker hangs in the driver. holders are the processes "
+            "that have the device files open, as far as the daemon may see them. A second pause replaces the first."
+        ),
         body='{"for": 600}',
         body_type=PauseBody,
         needs="admin",
@@ -288,24 +300,31 @@ _ENDPOINTS = (
         "/machine",
         MachineApi.machine,
         Machine,
-        description="key is a family; without it, families lists those that have values. Points are [0, time, min, max, last, 0, mean] in at most points (600) "
-        "buckets. A counter has its growth per second. A window that begins within the last hour has each second since the daemon began.",
+        description=(
+            "Without key, families lists those that have values. Points are [0, time, min, max, last, 0, mean]; a "
+            "counter has its growth per second. A window that begins within the last hour has each second since the "
+            "daemon began."
+        ),
     ),
     Endpoint(
         "GET",
         "/processes",
         ProcessesApi.processes,
-        description="Each rank is followed by its descendants, parents first; then come other processes on GPUs, with run null. role is "
-        "rank, dataloader, other or gpu. state is the letter from /proc/PID/stat. started is in Unix seconds. gpus has the memory of the "
-        "process on each GPU, and its SM utilization where the driver measures it. user and command are null if the "
-        "daemon may not see them. With --no-collector.process, only processes on GPUs are listed.",
+        description=(
+            "Each rank is followed by its descendants, parents first; then come other processes on GPUs, with run "
+            "null. role is rank, dataloader, other or gpu; state is the letter of /proc/PID/stat. gpus has the "
+            "process's memory on each GPU, and its SM utilization where the driver measures it. user and command are "
+            "null if the daemon may not see them. With --no-collector.process, only processes on GPUs are listed."
+        ),
     ),
     Endpoint(
         "POST",
         "/processes/{pid}/end",
         ProcessesApi.end_process,
-        description="Only processes that /processes lists with a run. started has to be theirs, so that another process that "
-        "got the same number is not ended. kill sends SIGKILL.",
+        description=(
+            "Only processes that /processes lists with a run, and with their started, so that another process with the"
+            " same number is not ended. kill sends SIGKILL."
+        ),
         body='{"started": 1795729600.7, "kill": false}',
         body_type=EndBody,
         errors=(400, 403, 409),
@@ -322,7 +341,7 @@ _ENDPOINTS = (
         "POST",
         "/token",
         DaemonApi.rotate_token,
-        description="Without a body, the old one opens nothing any more. keep is in seconds, 2592000 at most.",
+        description="The old one stays valid for keep seconds, 2592000 at most; without a body, not at all.",
         body='{"keep": 3600}',
         body_type=RotateBody,
         errors=(507,),

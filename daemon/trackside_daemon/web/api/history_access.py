@@ -97,7 +97,7 @@ class HistoryAccess:
 
     async def ask(self, question: Question) -> dict[str, Any]:
         """Answer a question; its errors are not translated."""
-        found = await self._run_paced(partial(question.answer, self.database, self.live))
+        found = await self._run_paced(partial(question.answer, self.database, self.live)) if question.reads else {}
         return await run_in_threadpool(question.complete, found, self.live) if question.waits() else found
 
     async def resolve(self, request: Request) -> str:

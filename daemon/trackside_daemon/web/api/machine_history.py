@@ -46,7 +46,7 @@ class Machine(Question, frozen=True, kw_only=True):
     ] = ()
     first: FirstTime = msgspec.field(default=None, name="from")
     last: LastTime = msgspec.field(default=None, name="to")
-    points: Annotated[int, Meta(le=3600, description="Maximum number of buckets per series [600], up to 3600.")] = 600
+    points: Annotated[int, Meta(le=3600, description="At most so many buckets per series.")] = 600
 
 
 class _Ring:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from trackside_daemon.web.http.auth_token import error_response
+from trackside_daemon.web.http.auth_token import READING, error_response
 from trackside_daemon.web.http.roles import ROLE
 
 if TYPE_CHECKING:
@@ -35,8 +35,11 @@ MAX_WAITING_TOTAL = 64
 # ASGI scope key: the `ActiveConfig` under which the server accepted the connection.
 ACTIVE_CONFIG = "trackside.web-config"
 
-# ASGI scope key: true when the request was refused, after which the server closes the connection.
+# ASGI scope key: true when the request was refused or probes without a password, after which the server closes the connection.
 REFUSED = "trackside.refused"
+
+# Paths for probes, such as kubelet's, which cannot read a password; they say whether the daemon works, and nothing else.
+PROBES = frozenset(("/-/healthy", "/-/ready"))
 
 _CLOSE = {"Connection": "close"}
 
@@ -268,7 +271,7 @@ class TokenBucket:
 class WebConfigMiddleware:
     """Middleware that limits the rate, sets the configured headers and requires a password when users are configured.
 
-    It covers every path. The connection of a refused request is closed, so that it leaves room for permitted clients.
+    It covers every path but `PROBES`. The connection of a refused request is closed, so that it leaves room for permitted clients.
     """
 
     def __init__(self, app: ASGIApp, file: ConfigFile) -> None:
@@ -284,9 +287,11 @@ class WebConfigMiddleware:
             await self._app(scope, receive, send)
             return
         active: ActiveConfig = scope.get(ACTIVE_CONFIG) or self._file.current()
-        send = _with_headers(send, active.config.http_server_config.headers)
-        refusal = await self._refuse(scope, active)
-        scope[REFUSED] = refusal is not None
+        probe = scope["path"] in PROBES and scope["method"] in READING
+        unknown = probe and bool(active.config.basic_auth_users)
+        send = _with_headers(send, {**active.config.http_server_config.headers, **(_CLOSE if unknown else {})})
+        refusal = None if probe else await self._refuse(scope, active)
+        scope[REFUSED] = unknown or refusal is not None
         await (refusal or self._app)(scope, receive, send)
 
     def close(self) -> None:

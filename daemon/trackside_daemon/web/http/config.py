@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -40,6 +41,8 @@ def _parse_duration(value: object) -> object:
 
 
 def _check_bcrypt(value: str) -> str:
+    if find_spec("bcrypt") is None:
+        raise ValueError("passwords need bcrypt, which is not installed; pip install 'trackside[daemon,passwords]'")
     match = re.fullmatch(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}", value, re.ASCII)
     if match is None:
         raise ValueError("not a bcrypt hash; create one with: htpasswd -nBC 10 USER")

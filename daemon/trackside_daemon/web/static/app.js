@@ -202,9 +202,7 @@ function explanation(problem) {
 function markCurrentPage(first) {
   for (const link of document.querySelectorAll("nav a")) {
     link.removeAttribute("aria-current");
-    if (link.getAttribute("href") !== `/${first}`) continue;
-    link.setAttribute("aria-current", "page");
-    link.scrollIntoView({ block: "nearest", inline: "nearest" }); // On a phone, the list is wider than the screen.
+    if (link.getAttribute("href") === `/${first}`) link.setAttribute("aria-current", "page");
   }
 }
 

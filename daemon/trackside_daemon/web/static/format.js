@@ -2,6 +2,7 @@
 // has cases of both. Unmeasured values become an empty text. Reports contain this file too.
 
 const NONFINITE = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
+const WHOLE = new Intl.NumberFormat("en-US");
 const PREFIXES = ["", "k", "M", "G", "T", "P"];
 /** @type {[number, string, number, string][]} */
 const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
@@ -30,7 +31,7 @@ export function number(value, digits = 4) {
   if (!Number.isFinite(finite)) return finite > 0 ? "infinite" : "minus infinite";
   const size = Math.abs(finite);
   if (size < 1e15 && (Number.isInteger(finite) || size >= 10 ** digits - 0.5))
-    return (Math.round(finite) + 0).toLocaleString("en-US");
+    return WHOLE.format(Math.round(finite) + 0);
   const rounded = Number(finite.toPrecision(digits));
   if (Math.abs(rounded) >= 1e-4 && size < 1e15) return String(rounded);
   const [mantissa, exponent] = rounded.toExponential().split("e");

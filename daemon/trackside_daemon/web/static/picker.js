@@ -21,27 +21,27 @@ const LEAST = 4; // Characters of an id that are shown.
 
 // Returns the names of runs; equal names are followed by the part of the id that tells them apart: train-7f3a.
 export function labels(runs) {
-  const byName = new Map();
-  for (const run of runs) byName.set(run.name, [...(byName.get(run.name) ?? []), run.id]);
+  const byName = new Map(runs.map((run) => [run.name, []]));
+  for (const run of runs) byName.get(run.name).push(run.id);
+  for (const ids of byName.values()) ids.sort(); // An id differs least from its neighbors.
   return runs.map((run) => {
     const ids = byName.get(run.name);
     if (ids.length < 2) return run.name;
     if (run.id.startsWith(run.name)) return run.id;
-    const start = commonStart(ids);
-    const parts = ids.map((id) => id.slice(start));
-    const own = run.id.slice(start);
-    let length = LEAST;
-    while (length < own.length && parts.filter((part) => part.startsWith(own.slice(0, length))).length > 1) length += 1;
-    return `${run.name}-${own.slice(0, length)}`;
+    const start = commonStart(ids[0], ids.at(-1));
+    const at = ids.indexOf(run.id);
+    let end = start + LEAST;
+    while (end < run.id.length && [ids[at - 1], ids[at + 1]].some((id) => id?.startsWith(run.id.slice(0, end)))) end += 1;
+    return `${run.name}-${run.id.slice(start, end)}`;
   });
 }
 
-// Returns the length of what all ids begin with, up to a separator.
-function commonStart(ids) {
+// Returns the length of what both ids begin with, up to a separator.
+function commonStart(first, last) {
   let length = 0;
-  while (length < ids[0].length && ids.every((id) => id[length] === ids[0][length])) length += 1;
-  return /[^a-z0-9]?[a-z0-9]*$/i.exec(ids[0].slice(0, length)).index +
-    (/[^a-z0-9]/i.test(ids[0].slice(0, length)) ? 1 : 0);
+  while (length < first.length && first[length] === last[length]) length += 1;
+  return /[^a-z0-9]?[a-z0-9]*$/i.exec(first.slice(0, length)).index +
+    (/[^a-z0-9]/i.test(first.slice(0, length)) ? 1 : 0);
 }
 
 // At most `most` runs can be selected. `chosen()` returns them as

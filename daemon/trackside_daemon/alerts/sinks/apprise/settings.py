@@ -8,6 +8,6 @@ class AppriseSection(SinkSection):
     """E-mail, Slack, Discord, ntfy, PagerDuty and others, by their apprise URLs."""
 
     urls_file: str = setting(
-        "File with apprise URLs of e-mail, Slack, ntfy and others, one per line, # begins a comment; needs trackside[apprise].",
+        "File with apprise URLs (e-mail, Slack, ntfy, …), one per line, # begins a comment; needs trackside[apprise].",
         "",
     )

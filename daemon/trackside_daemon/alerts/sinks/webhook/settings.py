@@ -9,9 +9,7 @@ from trackside_daemon.model.setting_types import setting
 class WebhookSection(SinkSection):
     """A receiver of the JSON that Alertmanager's webhooks send."""
 
-    url: SecretStr = setting(
-        "URL to which messages are posted, in the JSON of Alertmanager's webhooks; never shown.", SecretStr("")
-    )
+    url: SecretStr = setting("URL for messages in the JSON of Alertmanager's webhooks; never shown.", SecretStr(""))
     url_file: str = setting("File with that URL.", "")
     bearer_file: str = setting("File with a bearer token.", "")
     headers_file: str = setting("File with further headers, one NAME: VALUE per line.", "")

@@ -35,6 +35,7 @@ class Runs {
     this.signal = signal;
     this.runs = [];
     this.keys = [];
+    this.notes = []; // What is not read yet.
     this.now = Date.now() / 1000;
     this.loadedAt = 0;
     const sort = params.get("sort") ?? "-started";
@@ -86,12 +87,12 @@ class Runs {
     try {
       const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key)
         .filter(Boolean))];
-      const [{ runs, problems = [] }, { keys }] = await Promise.all(this.isFleet
+      const [{ runs, problems = [], notes = [] }, { keys }] = await Promise.all(this.isFleet
         ? [getJson("fleet", this.signal), { keys: [] }]
         : [getJson(`runs?${query({ config: true, metric })}`, this.signal), getJson("keys", this.signal)]);
       const names = labels(runs);
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
-      this.keys = keys;
+      [this.keys, this.notes] = [keys, notes];
       setText(this.error, problems.join(". "));
       await this.#search();
     } catch (problem) {
@@ -105,7 +106,7 @@ class Runs {
     this.now = overview.time;
     const seen = overview.runs.map((run) => `${run.id} ${run.state}`).join();
     const isLive = this.isFleet || overview.runs.some((run) => !ENDED.has(run.state));
-    const due = isDue(this.loadedAt, RUNS_MS) && isLive;
+    const due = (this.notes.length || isDue(this.loadedAt, RUNS_MS)) && isLive;
     const isEditing = this.root.contains(document.activeElement) && document.activeElement.matches(".grip, select");
     if ((seen !== this.seen && this.seen !== undefined) || (due && !isEditing)) this.load().catch(() => {});
     this.seen = seen;
@@ -129,7 +130,7 @@ class Runs {
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
     const count = this.found
       ? `${found.length} of ${plural(this.runs.length, "run")}` : plural(this.runs.length, "run");
-    setText(this.hint, this.problem ?? (this.found?.hint || count));
+    setText(this.hint, this.problem ?? [this.found?.hint || count, ...this.notes].join(". "));
     this.hint.classList.toggle("bad", Boolean(this.problem));
     this.chips.hidden = !(this.found?.terms.length > 1);
     this.chips.replaceChildren(...(this.found?.terms ?? []).map((term, index, terms) =>
@@ -145,11 +146,9 @@ class Runs {
     this.request = controller;
     this.problem = undefined;
     try {
-      if (text) {
-        const { runs, terms, hint } = await getJson(`${this.isFleet ? "fleet" : "runs"}?${query({ query: text })}`,
-          AbortSignal.any([this.signal, controller.signal]));
-        this.found = { ids: new Set(runs.map((run) => run.id)), terms, hint };
-      } else this.found = undefined;
+      const found = text && await getJson(`${this.isFleet ? "fleet" : "runs"}?${query({ query: text })}`,
+        AbortSignal.any([this.signal, controller.signal]));
+      this.found = text ? { ...found, ids: new Set(found.runs.map((run) => run.id)) } : undefined;
     } catch (problem) {
       if (controller.signal.aborted) return;
       if (this.signal.aborted || problem.status === 401) throw problem;

@@ -15,7 +15,7 @@ const HEADS = [["Rank"], ["State"], ["Step", "number"], ["Own time a step", "num
   ["× its past", "number"], ["Wait a step", "number"], ["GPU"], ["Utilization", "number"], ["GPU memory", "number"]];
 
 const COLLECTIVES = [["Communicator"], ["Operation"], ["Size"], ["Ranks", "number"], ["GB/s", "number"],
-  ["× before", "number"], ["× peers", "number"], ["Time", "number"], ["Slowest"]];
+  ["Of before", "number"], ["Of peers", "number"], ["Time", "number"], ["Waits for"]];
 const MODES = { own: "Own time", wait: "Wait for others" };
 
 export class Performance {
@@ -31,6 +31,7 @@ export class Performance {
     this.table = h("section", { hidden: true }, h("h3", {}, "Ranks now"), scrollTable("Each rank", HEADS, this.body));
     this.operations = h("tbody");
     this.collectives = h("section", { hidden: true }, h("h3", {}, "Collectives"),
+      h("p.quiet", {}, "The bandwidth is that of the rank that waits least, as the links have it; the slowest 50."),
       scrollTable("Each operation of NCCL", COLLECTIVES, this.operations));
     this.ledger = h("section", { hidden: true }); // Stands beside the phases.
     this.empty = h("p.quiet", { hidden: true }, "Nothing yet. Steps are timed by themselves; name phases with ",
@@ -167,8 +168,8 @@ const cellsOf = (heads) => heads.map(([, kind], index) => [index ? "td" : "th", 
 
 function collectiveRow() {
   return liveRow(cellsOf(COLLECTIVES), (item) => [item.communicator, item.operation,
-    item.size, item.ranks, number(item.bandwidth, 3), number(item.usual && item.bandwidth / item.usual, 2),
-    number(item.peers && item.bandwidth / item.peers, 2), span(item.seconds), item.slowest]);
+    item.size, item.ranks, number(item.bandwidth, 3), percent(item.bandwidth / item.usual),
+    percent(item.bandwidth / item.peers), span(item.seconds), item.waits_for]);
 }
 
 const nameOf = (row) => `rank ${row.rank}`;
