@@ -208,6 +208,6 @@ def test_ten_tasks_take_at_most_four_gestures_each(lab: Daemon, open_page: Calla
     )
     hands.done("what changed in the code")
     page.goto(f"{lab.url}/system")
-    hands.choose(page.get_by_label("Last"), "3600")  # a day has the same gesture, but this daemon is younger
-    expect(page.get_by_text(re.compile(r"Hottest: GPU \d, [\d.]+ °C, "))).to_be_visible()
+    hands.choose(page.get_by_label("Last"), "86400")
+    expect(page.get_by_text(re.compile(r"Hottest: GPU \d.*, [\d.]+ °C, "))).to_be_visible()
     hands.done("when was a GPU hottest")
