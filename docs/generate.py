@@ -161,13 +161,11 @@ The daemon serves this API below `/api/v1`. Every request needs the token of the
 [web configuration](web.md). `trackside token` prints the token, which lasts over restarts until `trackside token --rotate`.
 
 ```sh
-TOKEN="Authorization: Bearer $(trackside token)"
-API=http://127.0.0.1:21790/api/v1
-curl -H "$TOKEN" "$API/processes"
+curl -H "Authorization: Bearer $(trackside token)" http://127.0.0.1:21790/api/v1/processes
 ```
 
-The [role](web.md#roles) `read` may do every GET, and `write` the rest, where nothing else is stated. `trackside token --role read` prints
-a token that can only read.
+Below, `TOKEN` is that header, and `API` is `http://127.0.0.1:21790/api/v1`. The [role](web.md#roles) `read` may do every GET, and `write` the
+rest, where nothing else is stated. `trackside token --role read` prints a token that can only read.
 
 `/api/v1/openapi.json` is the whole reference, with the types of all answers; generators make typed clients of it. [Stable](stability.md) are
 its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test, without their
@@ -512,7 +510,7 @@ def _place(name: str) -> str:
 def _documented(name: str, what: Any) -> str:
     """Return the section of a function or class: its signature and its docstring, whose lists have a bullet an entry."""
     text = _prose(inspect.getdoc(what) or "")
-    if what is trackside.Run:  # init makes it
+    if what in (trackside.Run, trackside.RunHistory, trackside.Series, trackside.Media):  # functions make them
         return f"\n### {name}\n\n{text}"
     return f"\n### {name}\n\n```text\n{name}{_signature(what)}\n```\n\n{text}"
 

@@ -11,7 +11,14 @@ from typing import Any
 
 UNSEARCHED = frozenset(("CHANGELOG.md", "bench/README.md", ".github/CONTRIBUTING.md"))
 # Whoever searches for a symptom or a task wants this rather than the tables of the reference.
-BOOSTS = {"docs/troubleshooting.md": 1.6, "docs/commands.md": 0.8, "docs/metrics.md": 0.3}
+BOOSTS = {
+    "docs/troubleshooting.md": 1.6,
+    "docs/notifications.md": 1.8,
+    "docs/prometheus.md": 1.4,
+    "docs/bridges.md": 1.4,
+    "docs/commands.md": 0.8,
+    "docs/metrics.md": 0.3,
+}
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)\)")
 
 

@@ -1,4 +1,4 @@
-"""The changes that docs/integrations.md and tests/public show of public training code, and that code with them."""
+"""The changes that the pages of frameworks and tests/public show of public training code, and that code with them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import re
 
 from processes import ROOT
 
-PAGE = ROOT / "docs" / "integrations.md"
+PAGES = ("integrations", "pytorch", "transformers", "lightning", "more-frameworks", "ray")
 PUBLIC = ROOT / "tests" / "public"
 
 
-def shown(section: str) -> str:
-    """Return the change that a section of the page shows, from its first ``@@`` on."""
-    (text,) = re.findall(
-        rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
-    (diff,) = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)
+def section(heading: str) -> str:
+    """Return the text below a heading, of a page or a section, of the pages of frameworks."""
+    pages = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in PAGES)
+    (text,) = re.findall(rf"^##? {re.escape(heading)}\n(.*?)(?=^##? |\Z)", pages, re.DOTALL | re.MULTILINE)
+    return str(text)
+
+
+def shown(heading: str) -> str:
+    """Return the change that a section shows, from its first ``@@`` on."""
+    (diff,) = re.findall(r"```diff\n(.*?)```", section(heading), re.DOTALL)
     return str(diff[diff.index("@@\n") :])
 
 

@@ -212,6 +212,7 @@ def _server(modules: Groups, early: tuple[tuple[str, str], ...]) -> _Server:
             _server(tuple(before), early).fork(start, [0, 1, 2, theirs.fileno()])
         return _Server(control)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_EARLY)}
+    environ["ROOM"] = " " * 4096  # for the variables that `_name` shows
     command = [sys.executable, __file__, str(theirs.fileno()), *last]
     with theirs:
         _processes.append(subprocess.Popen(command, env={**environ, **dict(early)}, pass_fds=[theirs.fileno()]))

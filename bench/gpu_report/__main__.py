@@ -48,6 +48,7 @@ PARTS = (
     Part("pushes", "Pushes of GPU scalars", 90.0),
     Part("parity", "Parity with nvidia-smi", 100.0),
     Part("training", "Training with all alerts on", 130.0),
+    Part("auto", "An unchanged training with --auto", 80.0),
     Part("driver", "Cost with the real driver", 120.0),
     Part("watching", "Watching a model", 100.0),
 )

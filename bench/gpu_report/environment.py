@@ -25,7 +25,7 @@ SECONDS = 120.0
 
 MODULES = (
     *("torch", "numpy", "zmq", "msgspec", "pydantic", "yaml", "prometheus_client", "starlette", "uvicorn", "typer"),
-    *("pynvml", "psutil", "bcrypt", "textual", "pytest", "hypothesis", "httpx", "trackside", "trackside_daemon"),
+    *("pynvml", "psutil", "pytest", "hypothesis", "httpx", "trackside", "trackside_daemon"),
 )
 PROBE = """
 import importlib, json, sys

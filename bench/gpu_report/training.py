@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def measure(result: Result, *, rehearse: bool) -> None:
         (place / "history").mkdir()
         (place / "config.yml").write_text(CONFIG)
         options = ["--seconds=8", "--device=cpu"] if rehearse else [f"--seconds={SECONDS:g}", "--device=cuda"]
-        run = _Run(place, options, evidence)
+        run = TrainingRun(place, [f"--config.file={place}/config.yml"], [str(train.__file__), *options], evidence)
         status = run.wait()
         result.figures.append(Figure("trackside run: exit status", str(status), "0", met=status == 0))
         result.tables.append(Table(["`trackside run` prints"], [[line] for line in run.complaints[-30:]]))
@@ -52,25 +53,32 @@ def measure(result: Result, *, rehearse: bool) -> None:
         _judge_alerts(result, place, evidence)
 
 
-class _Run:
-    """`trackside run` with the training, and what is seen meanwhile.
+class TrainingRun:
+    """`trackside run` with a training, and what is seen meanwhile.
+
+    Args:
+        place: Directory of the socket and the history.
+        flags: Further flags of `trackside run`.
+        script: The training, with its arguments.
+        evidence: What is seen of the machine.
 
     Attributes:
+        url: Address of the daemon, once it serves.
         printed: The training's standard output, after `wait`.
         complaints: Lines of standard error.
         pages: Some pages of /metrics.
     """
 
-    def __init__(self, place: Path, options: list[str], evidence: Evidence) -> None:
-        flags = [f"--config.file={place}/config.yml", f"--storage.path={place}/history"]
+    def __init__(self, place: Path, flags: list[str], script: list[str], evidence: Evidence) -> None:
+        flags = [*flags, f"--storage.path={place}/history"]
         flags += [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0"]
         self.printed = ""
         self.complaints: list[str] = []
         self.pages: list[str] = []
         self._evidence = evidence
-        self._url = ""
+        self.url = ""
         self._process = subprocess.Popen(
-            [*command("run", *flags), "--", sys.executable, "-W", "ignore", str(train.__file__), *options],
+            [*command("run", *flags), "--", sys.executable, "-W", "ignore", *script],
             env=clean_environ(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -83,28 +91,29 @@ class _Run:
 
     def wait(self) -> int:
         """Watch the machine until the command ends; return its exit status."""
-        while True:
-            try:
-                status = self._process.wait(EVERY)
-                break
-            except subprocess.TimeoutExpired:
-                self._observe()
+        while self.observe():
+            pass
         for reader in self._readers:
             reader.join(10.0)
-        return status
+        return self._process.wait()
 
-    def _observe(self) -> None:
+    def observe(self) -> bool:
+        """Wait for the end, or observe the machine after `EVERY` seconds; return whether the command still runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(EVERY)
+            return False
         self._evidence.add_host()
         try:
             self._evidence.gpus += nvidia_smi.query(COLUMNS).rows
         except nvidia_smi.NoNvidiaSmiError as error:
             print(error)
-        if self._url:
+        if self.url:
             try:
-                with urllib.request.urlopen(f"{self._url}/metrics", timeout=5) as page:
+                with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as page:
                     self.pages.append(page.read().decode())
             except OSError as error:
                 print(error)
+        return True
 
     def _read_output(self) -> None:
         assert self._process.stdout is not None
@@ -116,17 +125,17 @@ class _Run:
             self.complaints.append(line.rstrip())
             print(line, end="", flush=True)
             if match := re.match(r"trackside: (http://[\d.]+:\d+)", line):
-                self._url = match[1]
+                self.url = match[1]
 
 
 def _judge_run(result: Result, place: Path, own: dict[str, Any]) -> None:
-    (run,) = _ask(place, "runs")["runs"]
+    (run,) = ask(place, "runs")["runs"]
     steps = len(own["durations"])
     result.figures.append(Figure("state of the run", run["state"], "finished", met=run["state"] == "finished"))
     result.figures.append(
         Figure("last step in the history", str(run["step"]), str(steps - 1), met=run["step"] == steps - 1)
     )
-    shown = _ask(place, "show", run["id"])
+    shown = ask(place, "show", run["id"])
     counts = {metric["key"]: metric["count"] for metric in shown["metrics"]}
     result.figures.append(
         Figure("losses in the history", str(counts.get("loss", 0)), str(steps), met=counts.get("loss") == steps)
@@ -139,7 +148,7 @@ def _judge_run(result: Result, place: Path, own: dict[str, Any]) -> None:
 
 
 def _judge_alerts(result: Result, place: Path, evidence: Evidence) -> None:
-    alerts = _ask(place, "alerts", "--limit=0")["alerts"]
+    alerts = ask(place, "alerts", "--limit=0")["alerts"]
     rows = []
     undeserved = 0
     for alert in alerts:
@@ -155,7 +164,7 @@ def _judge_alerts(result: Result, place: Path, evidence: Evidence) -> None:
     result.notes.append(f"Meanwhile at most: pressure {pressure}; {hottest:g} degrees by nvidia-smi.")
 
 
-def _ask(place: Path, *arguments: str) -> Any:
+def ask(place: Path, *arguments: str) -> Any:
     """Return the JSON of a command about the history; a history that is being closed is asked again."""
     options = command(*arguments, "--json", f"--storage.path={place}/history")
     for _ in range(3):

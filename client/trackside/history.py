@@ -23,10 +23,6 @@ def open(run: str | None = None, *, path: str | os.PathLike[str] | None = None) 
         path: Directory of the history; None for ``$TRACKSIDE_STORAGE__PATH``, or the directory in which a daemon of this
             user writes by default.
 
-    Returns:
-        A `RunHistory` with ``.series(keys)``, ``.to_arrow()``, ``.to_pandas()`` and ``.to_polars()``, all with every
-        sample; or a `History`, with the runs.
-
     Raises:
         HistoryError: There is no history, or it cannot be read.
         UnknownRunError: No run, or several, have this id or name.

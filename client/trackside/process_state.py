@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -173,12 +174,11 @@ class ProcessState:
         self._exiting = True
         timeout = flush_timeout()
         deadline = monotonic() + timeout
+        ends: list[Callable[[float], None]] = [partial(self._end, queue) for queue in list(self.queues)]
         interrupted = False
-        for queue in list(self.queues):  # a copy, since each removes itself when it has closed
-            left = 0.0 if interrupted else max(0.0, deadline - timeout / 4 - monotonic())
+        for end in (*ends, *(sender.settle for sender in self._senders.values())):
             try:
-                queue.exception(self.exception)
-                queue.close(*self.outcome, provisional=True, timeout=left)
+                end(0.0 if interrupted else max(0.0, deadline - timeout / 4 - monotonic()))
             except KeyboardInterrupt:
                 interrupted = True
         try:
@@ -187,6 +187,10 @@ class ProcessState:
             self._senders = {}
         finally:  # also after Ctrl-C
             cancel_recording()
+
+    def _end(self, queue: RowQueue, timeout: float) -> None:
+        queue.exception(self.exception)
+        queue.close(*self.outcome, provisional=True, timeout=timeout)
 
     def forked(self) -> None:
         """Stop sending in a forked child: the thread and the socket are the parent's alone."""

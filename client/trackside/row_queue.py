@@ -380,7 +380,15 @@ class RowQueue:
         if is_first:
             warn(message)  # without the lock, since a log handler may be slow
 
-    def close(self, status: str, cause: str = "", *, provisional: bool = False, timeout: float | None = None) -> None:
+    def close(
+        self,
+        status: str,
+        cause: str = "",
+        *,
+        provisional: bool = False,
+        timeout: float | None = None,
+        waits: bool = True,
+    ) -> None:
         """End the run: read what is still on a device, and send or spool everything. Later calls do nothing.
 
         Args:
@@ -388,13 +396,14 @@ class RowQueue:
             cause: The exception's type and a known reason, or empty.
             provisional: The exit status of the process is not known yet.
             timeout: Seconds to wait at most; None for ``$TRACKSIDE_FLUSH_TIMEOUT``.
+            waits: Wait for the daemon too, and not for the device alone.
         """
         timeout = flush_timeout() if timeout is None else timeout
         try:
             if self.pending is not None and self.is_open:
                 timeout = max(0.0, timeout - self.pending.drain(min(DRAIN_SECONDS, timeout)))
         finally:  # also when Ctrl-C interrupts the wait
-            self._close(status, cause, provisional=provisional, timeout=timeout)
+            self._close(status, cause, provisional=provisional, timeout=timeout, waits=waits)
 
     def end_cell(self) -> None:
         """Begin a new attempt with the next push, if its steps begin anew: a cell of a notebook has ended."""
@@ -421,7 +430,7 @@ class RowQueue:
         self._update_direct_rows()
         self._lock = threading.RLock()  # another thread of the parent may have locked the old one
 
-    def _close(self, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
+    def _close(self, status: str, cause: str, *, provisional: bool, timeout: float, waits: bool) -> None:
         with self._lock:
             sender, self._sender = self._sender, None  # so that only one of concurrent calls ends the session
             self.is_open = False
@@ -433,7 +442,7 @@ class RowQueue:
                 for timer in self.timers:
                     timer.close()
             finally:  # also when Ctrl-C interrupts the wait
-                sender.end(self.session, status, cause, provisional=provisional, timeout=timeout)
+                sender.end(self.session, status, cause, provisional=provisional, timeout=timeout, waits=waits)
                 self._on_close(self)
 
     def _update_direct_rows(self) -> None:

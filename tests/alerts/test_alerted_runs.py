@@ -58,6 +58,7 @@ def fired(active: ActiveAlerts, *findings: Finding, now: float = NOW) -> list[Al
         *((wanted, known(f"age={age}")) for age, wanted in (("1h", True), ("2h", False))),
         *((wanted, known(f"partition={name}")) for name, wanted in (("prod-*", True), ("dev", False))),
         *((wanted, known("own", f"user={name}")) for name, wanted in (("alice", True), ("bob", False))),
+        (False, known("user=*", owner=Owner("uid:7", ""))),
     ],
 )
 def test_a_users_bug_is_a_warning_and_an_important_runs_is_critical(runs: AlertedRuns, *, page: bool) -> None:

@@ -46,7 +46,7 @@ def named(rules: list[dict[str, Any]], alert: str) -> list[dict[str, Any]]:
 
 def test_thresholds_are_those_of_the_configuration() -> None:
     found = made(thresholds=ThresholdsSection(gpu_hot_margin_celsius=8.5))["thresholds"]
-    assert named(found, "GpuHot")[0]["expr"].endswith("< 8.5")
+    assert named(found, "GpuHot")[0]["expr"].splitlines()[1].endswith("< 8.5")
 
 
 def test_a_disabled_alert_is_omitted_and_one_disabled_for_some_runs_excludes_them() -> None:
@@ -56,19 +56,20 @@ def test_a_disabled_alert_is_omitted_and_one_disabled_for_some_runs_excludes_the
     assert not named(found["detectors"], "LossPlateau")
     assert not named(found["thresholds"], "GpuPowerCapped")
     assert named(found["detectors"], "ShmFull"), "the daemon exports none of these runs"
-    own = made(rules=CUSTOM, off=("RewardLow@debug-*", "RewardLow@x.y?"))["thresholds"]
-    assert 'run!~"debug\\\\-.*|x\\\\.y."' in named(own, "RewardLow")[0]["expr"]
+    fleet = made(off=("TracksideRunVanished@debug-*", "RunVanished@x.y?", "RunRestarting@*"))["fleet"]
+    others = 'trackside_training_run_info{run!~"debug\\\\-.*|x\\\\.y."}'
+    assert [rule["alert"] for rule in fleet if others in rule["expr"]] == ["TracksideRunVanished"]
+    assert not named(fleet, "RunRestarting")
     assert not named(found["thresholds"], "GpuHot"), "what is of no run fits *, as the daemon has it"
     assert named(found["thresholds"], "GpuLost"), "what is of no run is none of a run that is called so"
 
 
-def test_custom_rules_are_among_the_thresholds() -> None:
-    found = made(rules=CUSTOM)["thresholds"]
-    (low,) = named(found, "RewardLow")
-    below, lives = low["expr"].split("and on (cluster, namespace, job, instance, pod, run, rank)")
-    assert below.strip() == '(trackside_training_value{key="reward/mean", run=~"big-.*"} < 0.1)'
-    assert "trackside_training_rank_state{" in lives
-    assert low["annotations"]["summary"] == "{{ $labels.run }}: {{ printf `%.4g` $value }}"
+def test_custom_rules_about_runs_are_the_daemon_s_with_the_owner_and_others_are_thresholds() -> None:
+    every = made(rules=CUSTOM)
+    found = every["thresholds"]
+    assert not named(found, "RewardLow")
+    (low,) = named(every["detectors"], "RewardLow")
+    assert low["expr"] == 'alert:trackside_alert_firing:held20m{alert="RewardLow"}'
     assert "runbook_url" not in low["annotations"]
     (gone,) = named(found, "NoGpu")
     assert 'unless on (cluster, namespace, job, instance, pod) trackside_gpu_up{gpu="3"}, "gpu", "3",' in " ".join(
@@ -87,8 +88,8 @@ def test_windows_are_four_scrapes_at_least() -> None:
 
 
 def test_a_threshold_outlives_the_scrapes_that_a_restart_costs() -> None:
-    assert {rule["keep_firing_for"] for rule in made()["thresholds"] if "alert" in rule} == {"1m", "10m"}
-    assert named(made(RuleFileOptions(scrape=30.0))["thresholds"], "GpuLost")[0]["keep_firing_for"] == "2m"
+    assert {rule["keep_firing_for"] for rule in made()["thresholds"] if "alert" in rule} == {"3m", "10m"}
+    assert named(made(RuleFileOptions(scrape=60.0))["thresholds"], "GpuLost")[0]["keep_firing_for"] == "4m"
 
 
 def test_an_inhibiting_alert_has_its_name_in_prometheus() -> None:
@@ -121,9 +122,29 @@ def test_every_join_and_count_is_of_one_cluster_under_any_name_of_its_label() ->
     exprs = [rule["expr"] for rules in found.values() for rule in rules]
     listed = [one for expr in exprs for one in re.findall(r"\b(?:on|by) \(([^)]*)\)", expr)]
     assert len(listed) > 60
-    assert [one for one in listed if not one.startswith("site, region, ")] == []
+    assert [one for one in listed if one and not one.startswith("site, region, ")] == []  # absent() has no labels
     texts = [rule["annotations"]["description"] for rule in found["thresholds"] if "alert" in rule]
-    assert [text for text in texts if not text.startswith("{{ $labels.instance }}{{ with $labels.site }} in ")] == []
+    assert [text for text in texts if "{{ with $labels.site }} in " not in text] == []
+    alerts = [rule for rules in found.values() for rule in rules if "alert" in rule]
+    assert {rule["labels"].get("cluster") for rule in alerts} == {"{{ $labels.site }}", None}  # without: the Watchdog
+
+
+def test_a_run_that_vanished_pages_only_where_all_runs_do() -> None:
+    for page, severity in ((("own",), "warning"), (("own", "all"), "critical")):
+        (rule,) = named(made(page=page)["fleet"], "RunVanished")
+        assert rule["labels"]["severity"] == severity
+
+
+def test_no_text_has_a_link_of_a_page() -> None:
+    texts = [rule["annotations"]["description"] for rule in made()["detectors"] if "alert" in rule]
+    assert [text for text in texts if "](" in text] == []
+
+
+def test_no_critical_threshold_fires_for_a_drained_machine() -> None:
+    rules = [rule for rule in made()["thresholds"] if "alert" in rule]
+    drained = {rule["labels"]["severity"] for rule in rules if "trackside_drained" in rule["expr"]}
+    left = {rule["labels"]["severity"] for rule in rules if "trackside_drained" not in rule["expr"]}
+    assert (drained, "critical" in left) == ({"critical"}, False)
 
 
 @pytest.mark.parametrize("prefix", ["", "Trackside"])
@@ -271,6 +292,17 @@ def test_a_manifest_has_the_same_groups() -> None:
         (
             ("--place-label", "rank"),
             "--place-label rank: this label distinguishes runs; give one of the targets' location, such as rack",
+        ),
+        *(
+            (
+                given,
+                f"{given[-2]} {given[-1]}: the rules know this label in another meaning, within a cluster or beyond; omit it",
+            )
+            for given in (
+                ("--cluster-label", "instance"),
+                ("--cluster-label", "namespace"),
+                ("--cluster-label", "site", "--place-label", "site"),
+            )
         ),
         (("--config.file", "/no/such"), "/no/such: no such file or directory; give a YAML file with --config.file"),
     ],

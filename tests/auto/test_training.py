@@ -340,6 +340,15 @@ def test_a_second_training_of_which_one_optimizer_stops_is_a_run_of_its_own(foun
     del warmed
 
 
+def test_an_optimizer_at_the_address_of_one_that_has_gone_is_another(
+    found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "id", lambda _: 1, raising=False)
+    trains(*trainable(), 12)
+    trains(*trainable(), 12)
+    assert [len(run) for run in found.runs] == [12, 12]
+
+
 @pytest.mark.parametrize("steps", [4, 40])
 def test_a_second_phase_of_fine_tuning_is_the_same_run(found: Found, steps: int) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
@@ -689,7 +698,14 @@ def test_what_cannot_be_timed_costs_itself_alone(timed: trackside.Run, found: Fo
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own
-@pytest.mark.parametrize("how", ["outer", "in place", "a function", "a function, later"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "outer",
+        "a function",
+        *(pytest.param(how, marks=[pytest.mark.only_soak]) for how in ("in place", "a function, later")),
+    ],
+)
 def test_compiled_models_have_the_same_graphs_with_stages(timed: trackside.Run, found: Found, how: str) -> None:
     def train() -> tuple[Any, ...]:
         count_graphs_anew()

@@ -266,6 +266,28 @@ def test_ctrl_c_while_the_end_is_being_sent_cuts_it_short_without_a_traceback(
     assert len(list(orphaned_sessions([spool], None))) == 2
 
 
+def test_the_end_of_a_run_that_was_not_waited_for_is_sent_before_the_process_ends(
+    router: Router, start: Callable[..., Process], spool: Path
+) -> None:
+    process = start(
+        "trials",
+        """
+        import trackside
+        run = trackside.init("one")
+        run.push(loss=0.5)
+        run.queue.close("finished", timeout=0)
+        print("ended", flush=True)
+        """,
+        endpoint=router.endpoint,
+        TRACKSIDE_FLUSH_TIMEOUT="inf",
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ended\n"
+    router.serve()
+    assert process.communicate(timeout=DEADLINE) == ("", "")
+    assert list(orphaned_sessions([spool], None)) == []
+
+
 def test_pushing_until_the_very_last_moment_makes_no_noise(daemon: Daemon, finished: Callable[..., str]) -> None:
     finished(
         "until-last",

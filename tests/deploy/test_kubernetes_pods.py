@@ -152,7 +152,7 @@ def test_a_daemon_that_sees_the_node_reports_the_pod_of_a_rank_and_its_end(
     assert ends_well(daemon) == []
 
 
-def test_a_sidecar_accepts_the_pushes_of_its_pod_and_sees_its_end(
+def test_a_sidecar_accepts_the_pushes_of_its_pod_alone_and_sees_its_end(
     start: Callable[..., Container], volumes: dict[str, Path]
 ) -> None:
     job = made(EXAMPLES / "training-with-sidecar", "Job")
@@ -160,19 +160,14 @@ def test_a_sidecar_accepts_the_pushes_of_its_pod_and_sees_its_end(
     daemon = start(job, container, volumes)
     answers_its_probes(daemon, container)
     main = named(job["containers"], "main")
+    # A user outside the group.
+    outside = {**job, "securityContext": {**job["securityContext"], "supplementalGroups": []}}
+    code = "import trackside.environment.discovery as d, os; print(d.find(None, os.environ))"
+    stranger = {**main, "name": "stranger"}  # has a root of its own
+    reported = start(outside, stranger, volumes, sys.executable, "-c", code, beside=daemon)
+    assert "/run/trackside/push.sock (permission denied: join the group 21790)" in reported.wait()[1]
     training = start(job, main, volumes, sys.executable, "-c", TRAINING, beside=daemon)
     daemon.has(STEPS, "trackside_process_resident_memory_bytes{")
     training.send(signal.SIGKILL)
     daemon.has('trackside_training_state{run="research.gpt-small",state="failed"} 1')
     assert ends_well(daemon) == []
-
-
-def test_a_user_outside_the_group_cannot_push(start: Callable[..., Container], volumes: dict[str, Path]) -> None:
-    job = made(EXAMPLES / "training-with-sidecar", "Job")
-    container = named(job["initContainers"], "trackside")
-    daemon = start(job, container, volumes)
-    answers_its_probes(daemon, container)
-    outside = {**job, "securityContext": {**job["securityContext"], "supplementalGroups": []}}
-    code = "import trackside.environment.discovery as d, os; print(d.find(None, os.environ))"
-    reported = start(outside, named(job["containers"], "main"), volumes, sys.executable, "-c", code, beside=daemon)
-    assert "/run/trackside/push.sock (permission denied: join the group 21790)" in reported.wait()[1]

@@ -94,9 +94,9 @@ def test_group_directory_and_state_are_those_that_clients_use() -> None:
 
 
 def test_files_that_the_page_copies_exist_and_reach_the_directories_of_systemd(tmp_path: Path) -> None:
-    """Run each `install` of docs/install.md below a root directory for the test."""
-    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
-    blocks = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    """Run each `install` of the pages below a root directory for the test."""
+    pages = "".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("install", "upgrading"))
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", pages, re.DOTALL))
     lines = [line for line in blocks.splitlines() if line.startswith("install ")]
     assert len(lines) == 7
     for line in lines:

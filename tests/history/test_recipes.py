@@ -25,7 +25,6 @@ EXPECTED = {
         "machine_to_pandas": "10    1      100.0",
         "time.sleep": "(40, 40.0)\nfinished {'best_eval_loss': 0.5}",
         "resume from": "broken OOM killed []\nresume from the beginning\nbroken run broken failed: OOM killed",
-        "nunique": "config.lr    18",
     },
 }
 """By a text in its code, what a program prints."""

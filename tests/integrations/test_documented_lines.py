@@ -1,4 +1,4 @@
-"""The lines of docs/integrations.md as they are written, each in a training with its real library, alone and under --auto.
+"""The lines of the pages of frameworks as they are written, each in a training with its real library, alone and under --auto.
 
 Here stands what a user has around the lines; the tests of the page's diffs, of "Any loop" and of scikit-learn are elsewhere.
 """
@@ -12,13 +12,12 @@ from textwrap import indent
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from diffs import section
 from integrations.trainings import trained
-from processes import ROOT, eventually
+from processes import eventually
 
 if TYPE_CHECKING:
     from integrations.trainings import Trained
-
-PAGE = (ROOT / "docs/integrations.md").read_text("utf-8")
 
 TORCH = """
 import torch, trackside
@@ -99,8 +98,7 @@ class Lines(NamedTuple):
 
     def script(self) -> str:
         """Return the whole script."""
-        section = PAGE.split(f"\n## {self.heading}\n")[1].split("\n## ")[0]
-        block = re.findall(r"```(?:python|yaml)\n(.*?)```", section, re.DOTALL)[self.number]
+        block = re.findall(r"```(?:python|yaml)\n(.*?)```", section(self.heading), re.DOTALL)[self.number]
         for old, new in self.replaced:
             assert old in block
             block = block.replace(old, new)
@@ -296,7 +294,7 @@ settings = {"amp": False, "plots": False, "verbose": False, "workers": 0, "devic
         2,
         before=f"{TRANSFORMERS}{HYDRA}cfg.training.update(max_steps=4, use_cpu=True, save_strategy='no')\n"
         "import trackside.integrations.transformers\nfrom hydra.utils import instantiate\n",
-        after=re.findall(r"```python\n(.*?)```", PAGE.split("\n## Hydra\n")[1], re.DOTALL)[1] + TRAINS,
+        after=re.findall(r"```python\n(.*?)```", section("Hydra"), re.DOTALL)[1] + TRAINS,
     ),
 }
 

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
+from diffs import section
 from integrations.trainings import trained
-from processes import ROOT
 
 if TYPE_CHECKING:
     from integrations.trainings import Trained
@@ -61,6 +62,8 @@ def test_values_are_those_of_the_framework_s_own_log(script: str, framework: str
         runs = found.daemon.api("runs").json()["runs"]
         assert len(runs) == 2 + (framework in TRAIN_TWICE)
         assert all(run["state"] == "finished" for run in runs)
+        after = re.findall(r'phase="evaluation",.*?run="(.*?)"', "\n".join(found.daemon.series()))
+        assert sorted(after) == sorted(run["name"] for run in runs)  # no steps are expected after a training
         assert found.alarms(framework) == found.alarms(script) == {}
         assert len(found.page(framework)["attempt_list"]) == 1 + (framework == "mmengine")  # which resumes
 
@@ -84,8 +87,7 @@ def log_loss(*given, **named):
 
 @pytest.mark.usefixtures("only_soak")
 def test_the_documented_lines_push_the_loss_of_each_partial_fit() -> None:
-    page = (ROOT / "docs/integrations.md").read_text("utf-8")
-    example = page.partition("## scikit-learn\n\n```python\n")[2].partition("```")[0]
+    example = section("scikit-learn").partition("```python\n")[2].partition("```")[0]
     script = f"{BATCHES}{example}print(json.dumps({{'loss': losses}}))\n"
     with trained(("{folder}/batches.py",), changed={"batches.py": script}) as found:
         agrees(found, "partial_fit", found.printed[0])

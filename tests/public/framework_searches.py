@@ -45,12 +45,16 @@ class Losses(TrainerCallback):
         self.losses += [float(logs["loss"])] if "loss" in logs else []
 
 
+quiet = {name: False for name in ("enable_progress_bar", "enable_checkpointing", "enable_model_summary", "logger")}
+trainer = L.Trainer(max_epochs=0, accelerator="cpu", **quiet)  # of all trials
+
+
 def objective(trial):
     rate = trial.suggest_float("rate", 0.01, 0.1)
     if trial.number % 2:
         kept = Line(rate)
-        quiet = {name: False for name in ("enable_progress_bar", "enable_checkpointing", "enable_model_summary", "logger")}
-        L.Trainer(max_epochs=2, accelerator="cpu", **quiet).fit(kept, DataLoader(batches, 8))
+        trainer.fit_loop.max_epochs += 2
+        trainer.fit(kept, DataLoader(batches, 8))
     else:
         kept = Losses()
         settings = {"num_train_epochs": 2, "logging_steps": 1, "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}

@@ -1,6 +1,6 @@
 """A training script in the manner of nanoGPT: settings at the top, batches from memory, an estimate of the loss now and then.
 
-As it stands it knows nothing of trackside. docs/integrations.md shows the lines that it takes.
+As it stands it knows nothing of trackside. docs/pytorch.md shows the lines that it takes.
 """
 
 import math

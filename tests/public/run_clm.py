@@ -1,6 +1,6 @@
 """A training script in the manner of Transformers' own run_clm.py: arguments of three dataclasses, Trainer, metrics in files.
 
-As it stands it knows nothing of trackside. docs/integrations.md shows the lines that it takes.
+As it stands it knows nothing of trackside. docs/transformers.md shows the lines that it takes.
 """
 
 import logging

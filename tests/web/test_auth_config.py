@@ -195,7 +195,7 @@ def test_the_limit_of_waiting_passwords_does_not_grow_with_each_check(monkeypatc
         await guess(3)
         return await guess(module.MAX_WAITING + 2)
 
-    refused = [isinstance(answer, module.PasswordQueueFullError) for answer in asyncio.run(ask())]
+    refused = [isinstance(answer, module.QueueFullError) for answer in asyncio.run(ask())]
     assert refused == [False] * (1 + module.MAX_WAITING) + [True], "one is being checked"
     passwords.close()
 

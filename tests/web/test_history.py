@@ -358,7 +358,7 @@ def test_events_and_alerts_are_listed_of_all_or_of_one_run(site: Site, api: Call
         ("series?run=id-1&by=epoch", "by: must be step or time"),
         ("series?run=id-1&from=nan", "from: 'nan'"),
         ("series?run=id-1&to=x", "to: 'x'"),
-        ("runs/id-1/series?key=loss&by=time&from=1e15", "from: '1e+15' is not a number from -9e+12 to 9e+12"),
+        ("runs/id-1/series?key=loss&by=time&from=1e15", "from: '1e15' is not a number from -9e+12 to 9e+12"),
         ("series?run=id-1&from=-1e19", "from: '-1e19'"),
         ("series?run=id-1&to=inf", "to: 'inf'"),
         ("runs?since=1e300", "since: '1e300'"),

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 
 class NamedAdapter(RunAdapter):
-    """Opens a run as `AutoRun` does: that of a trial of a search has the trial's name, parameters and tag."""
+    """Opens a run as `AutoRun` does: that of a trial of a search has the trial's name, parameters and tag.
+
+    So has that of a trainer which an earlier trial has used.
+    """
 
     def _init(self, before: Run | None) -> Run:
         auto = auto_run()
-        if before is None and not self._resumed:
+        if (before is None or auto.has_next) and not self._resumed:
             auto.describe(name=self.name, config=self._config)
             if auto.open() and (run := open_run()) is not None:
                 run.queue.describe(None, self._arguments.get("total_steps"))

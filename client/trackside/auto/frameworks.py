@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trackside.auto.hooks import auto_run, report_failure
 from trackside.auto.method_wrapping import after
 from trackside.auto.pytorch import pause
-from trackside.integrations.run_adapter import RunAdapter
+from trackside.integrations.run_adapter import RunAdapter, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +33,10 @@ class AutoAdapter(RunAdapter):
         auto.open()
         return super().begin()
 
+    @property
+    def _rests(self) -> bool:
+        return auto_run().is_own
+
     def state(self) -> dict[str, str]:
         """Return nothing for checkpoints, which stay as they are."""
         return {}
@@ -43,17 +47,6 @@ class AutoAdapter(RunAdapter):
         auto.describe(config=config)
         if total_steps is not None and auto.is_new and auto.queue is not None:
             auto.queue.describe(total_steps=total_steps)
-
-
-def _made(framework: str, callbacks: Any) -> list[Any]:
-    """Return the callbacks with one of ours; unchanged if there is one, and after a failure."""
-    given = list(callbacks) if isinstance(callbacks, list | tuple) else [] if callbacks is None else [callbacks]
-    try:
-        callback = _new(framework, given)
-    except Exception as error:  # noqa: BLE001  training must go on
-        report_failure(f"{framework}: the callback", error)
-        return given
-    return given if callback is None else [*given, callback]
 
 
 def _new(framework: str, given: Iterable[Any]) -> Any:
@@ -129,19 +122,31 @@ def _adding(
 
         @wraps(original)
         def called(*given: Any, **named: Any) -> Any:
+            callback = None
             try:
                 if permits(given[0] if given else None):
+                    callbacks = _listed(given[place] if place < len(given) else named.get(parameter))
                     if place < len(given):
-                        given = (*given[:place], _made(framework, given[place]), *given[place + 1 :])
+                        given = (*given[:place], callbacks, *given[place + 1 :])
                     else:
-                        named = {**named, parameter: _made(framework, named.get(parameter))}
+                        named = {**named, parameter: callbacks}
+                    if (callback := _new(framework, callbacks)) is not None:
+                        callbacks.append(callback)
             except Exception as error:  # noqa: BLE001  the call itself states what is wrong with its arguments
                 report_failure(hook, error)
-            return original(*given, **named)
+            try:
+                return original(*given, **named)
+            finally:
+                if callback is not None:  # some frameworks call none of it at the end
+                    guarded(hook, callback.adapter.rest)
 
         return called
 
     return replace
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    return list(callbacks) if hasattr(callbacks, "__iter__") else [] if callbacks is None else [callbacks]
 
 
 def _has_no_gpu(model: Any) -> bool:

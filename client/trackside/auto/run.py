@@ -55,6 +55,7 @@ class AutoRun:
 
     Attributes:
         step: Number of optimizer steps in the run.
+        is_own: The open run is one that this opened.
         direct: Where the next step's values can be appended at once; None if `found` must push them.
     """
 
@@ -62,7 +63,7 @@ class AutoRun:
         self.step = 0
         self._failures = failures
         self._queue: RowQueue | None = None
-        self._is_own = False
+        self.is_own = False
         self._opens = True
         self._name: str | None = None
         self._config: dict[str, Any] = {}
@@ -124,13 +125,13 @@ class AutoRun:
             tags: Words to find it by.
         """
         queue = self.queue
-        if self._muted or self._count >= RUNS or (queue is not None and not self._is_own):
+        if self._muted or self._count >= RUNS or (queue is not None and not self.is_own):
             return False
         if queue is not None:
             if not (self.step or self._tracked or queue.is_led):
                 return False
             self._base = self._base or queue.session.identity.name
-            queue.close("finished", timeout=END_SECONDS)
+            queue.close("finished", timeout=END_SECONDS, waits=False)
         self._next = suffix if suffix or self._count else None
         self._name = None
         self._is_tracker_over = False
@@ -149,14 +150,19 @@ class AutoRun:
             self.begin_next(config={})
 
     @property
+    def has_next(self) -> bool:
+        """The next value opens another run than the last one."""
+        return self._next is not None
+
+    @property
     def is_new(self) -> bool:
         """The open run is one that this opened, and no optimizer has stepped in it."""
-        return self._is_own and not self.step
+        return self.is_own and not self.step
 
     @property
     def has_steps(self) -> bool:
         """A run is open that this opened, and an optimizer has stepped in it."""
-        return self.step > 0 and self._is_own and self.queue is not None
+        return self.step > 0 and self.is_own and self.queue is not None
 
     def found_in_step(self, values: dict[str, Any]) -> None:
         """Push more about the optimizer step that was counted last."""
@@ -193,7 +199,7 @@ class AutoRun:
         self._config.update(config or {})
         self._tags = tuple(dict.fromkeys((*self._tags, *map(str, tags or ()))))
         queue = self.queue
-        if queue is not None and self._is_own:
+        if queue is not None and self.is_own:
             queue.describe(self._config or None, tags=self._tags)
 
     @contextmanager
@@ -234,9 +240,9 @@ class AutoRun:
         return run.queue
 
     def _join_run(self, queue: RowQueue, *, is_own: bool) -> None:
-        if self._is_own and self._queue is not None:
+        if self.is_own and self._queue is not None:
             self._queue.close("finished", timeout=0.0)  # replaced by one of the training code
-        self._queue, self._is_own = queue, is_own
+        self._queue, self.is_own = queue, is_own
         queue.pending_values()  # so that it finds out which keys the training code pushes
         self.step, self._counts_steps, self._last_tracked = 0, "", None
         self._tracked, self._found, self._marked, self._overridden = set(), set(), (), 0
@@ -316,7 +322,7 @@ class AutoRun:
 
     def forked(self) -> None:
         """Begin anew in a forked child, whose parent keeps its run."""
-        self._queue, self._is_own, self._opens, self._muted, self.direct = None, False, True, 0, None
+        self._queue, self.is_own, self._opens, self._muted, self.direct = None, False, True, 0, None
         self._first, self._next, self._base, self._count = None, None, "", 0
 
 

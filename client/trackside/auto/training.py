@@ -71,7 +71,7 @@ class TrainingWatch:
         *("_guess", "_is_careful", "_is_compiling", "_is_evaluating", "_is_paused", "_is_waiting", "_iterator"),
         *("_loss", "_losses", "_of_workers", "_optimizer", "_others", "_others_stepped", "_queue"),
         *("_records_gradients", "_rows", "_run", "_samples", "_scaled", "_stepped", "_steps", "_steps_due"),
-        *("_succession", "_thread", "_times", "_tokens", "_trains", "_usual_divisor", "_usual_optimizer"),
+        *("_succession", "_thread", "_times", "_tokens", "_trains", "_usual_divisor"),
         *("_usual_run", "_workers", "_workers_due", "models", "stages"),
     )
 
@@ -90,8 +90,7 @@ class TrainingWatch:
         self._is_waiting = False
         self._steps = 0
         self._usual_run: AutoRun | None = None
-        """The run, while the next step of `_usual_optimizer` may be as all others: see `after_step`."""
-        self._usual_optimizer = 0
+        """The run, while the next step of `_optimizer` may be as all others: see `after_step`."""
         self._steps_due = NEVER
         self._losses = 0
         self._first_loss: Any = None
@@ -186,7 +185,7 @@ class TrainingWatch:
                 and (direct := run.direct) is not None
                 and self._losses == 1
                 and self._steps + 1 < self._steps_due
-                and id(optimizer) == self._usual_optimizer
+                and optimizer is self._optimizer()
                 and len(args) == 1
                 and not named
             ):
@@ -243,7 +242,6 @@ class TrainingWatch:
         if queue is not self._queue or self._steps >= self._steps_due:
             self._times(queue, optimizer)
         self._usual_run = None if self._is_waiting or self._others_stepped else self._run()
-        self._usual_optimizer = id(optimizer)
 
     def made(self, optimizer: Any, *_: Any, **__: Any) -> None:
         """Note a new optimizer."""

@@ -100,8 +100,10 @@ def write(file: IO[bytes], encoded: Encoded) -> None:
 
         torch.save(encoded.value, file)
         return
-    from zipfile import ZipFile  # it loads compressors, which `import trackside` need not wait for
-
+    try:
+        from zipfile import ZipFile  # it loads compressors, which `import trackside` need not wait for
+    except ImportError as error:  # for one of them there is no file descriptor
+        raise OSError(str(error)) from None
     with ZipFile(file, "w") as archive, archive.open(MEMBER, "w", force_zip64=True) as member:
         pickle.dump(encoded.value, member, protocol=5)
 

@@ -92,6 +92,11 @@ class RunAdapter:
         """The run; None before it is opened."""
         return self._run
 
+    @property
+    def _rests(self) -> bool:
+        """No training code that this knows of goes on with the run after the training."""
+        return self._is_own
+
     def is_of_thread(self, thread: int) -> bool:
         """Return whether a run of *thread* is this thread's, too: only those of trials beside each other are not."""
         return thread == get_ident() or (self._run is not None and self._run is open_run())
@@ -163,9 +168,9 @@ class RunAdapter:
 
     def end(self, error: BaseException | None = None, status: str = "") -> None:
         """End a run that this opened, with *status*, or else with the status that follows from the exception."""
+        self._wake()
         if not self._is_own or self._run is None:
             return
-        self._wake()
         self._is_over = True
         if status:
             self._run.queue.close(status)
@@ -182,7 +187,7 @@ class RunAdapter:
         """
         if is_interactive():
             self.end()
-        elif self._is_own and self._run is not None and self not in _resting:
+        elif self._rests and self._run is not None and self not in _resting:
             _resting.append(self)
             self._rests_in = get_ident()
             self._run.phase(AFTER_TRAINING).__enter__()

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,16 +139,27 @@ class Sender:
         self._arrivals.append(session)
         self._waker.wake()
 
-    def end(self, session: Session, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
-        """End a session, and wait at most *timeout* seconds until all of it is committed.
+    def end(
+        self, session: Session, status: str, cause: str, *, provisional: bool, timeout: float, waits: bool = True
+    ) -> None:
+        """End a session, and if this *waits*, wait at most *timeout* seconds until all of it is committed.
 
         Without a daemon this does not wait: everything is written to the spool at once.
         """
-        deadline = time.monotonic() + timeout
         self._ends[session.id] = (status, cause, provisional, min(ARRAY_SECONDS, timeout / 2))
         self._waker.wake()
+        if waits:
+            self._wait_until(lambda: session.done, timeout)
+
+    def settle(self, timeout: float) -> None:
+        """Wait at most *timeout* seconds until all sessions, which have ended, are committed, also those that nobody waited for."""
+        ours = [session for session in (*self._sessions, *self._arrivals) if isinstance(session, Session)]
+        self._wait_until(lambda: all(session.done for session in ours), timeout)
+
+    def _wait_until(self, is_done: Callable[[], bool], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         # Without a condition: a signal handler may finish within a push, and gevent's would not reach another thread.
-        while not session.done and (left := deadline - time.monotonic()) > 0 and self._thread.is_alive():
+        while not is_done() and (left := deadline - time.monotonic()) > 0 and self._thread.is_alive():
             time.sleep(min(left, END_SECONDS))
 
     @property

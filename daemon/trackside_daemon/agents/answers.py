@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from trackside_daemon.agents import tools
+from trackside_daemon.agents import shapes, tools
 from trackside_daemon.agents.fitting import fits, page
 from trackside_daemon.agents.untrusted import identifier, key, mark, marker, unmark
 from trackside_daemon.model.configuration import changes, config, setting
@@ -20,10 +20,8 @@ from trackside_daemon.questions.runs import Head, RunTexts, Standing
 
 Ask = Callable[[Question], Awaitable[dict[str, Any]]]
 
-RUN_FIELDS = ("id", "name", "state", "cause", "started", "ended", "attempt", "step", "loss", "tags", "summary")
 CAUSE_FIELDS = ("cause", "lost_seconds", "low", "high", "gpu_hours", "cost")
 SENTENCES = ("summary", "advice", "check")
-METRIC_FIELDS = ("key", "rank", "attempt", "last", "min", "max", "last_step")
 ALERT_FIELDS = ("id", "alert", "severity", "started", "ended", "silenced_until")
 CHECKPOINT_FIELDS = ("path", "step", "state", "good", "reason", "time", "checked", "value", "attempt")
 RANK_FIELDS = ("value", "difference", "difference_low", "difference_high", "at", "unknown")
@@ -265,7 +263,7 @@ class Answers:
         name, keys = unmark(wanted.run), tuple(map(unmark, wanted.keys))
         if not keys:
             run = await self._ask(table.Run(id=name, limit=SHOWN_METRICS))
-            shown = [{**_picked(one, METRIC_FIELDS), "key": key(one["key"])} for one in run["metrics"]]
+            shown = [{**_picked(one, shapes.METRIC), "key": key(one["key"])} for one in run["metrics"]]
             return page("keys", shown, wanted.offset, SHOWN_METRICS, series=run["series"])
         asked = table.Series(
             run=(name,),
@@ -370,7 +368,7 @@ def _picked(found: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
 
 
 def _run(run: Mapping[str, Any]) -> dict[str, Any]:
-    shown = _picked(run, RUN_FIELDS)
+    shown = _picked(run, shapes.RUN)
     shown["id"] = identifier(run["id"])
     for name in ("name", "cause"):
         if name in shown:

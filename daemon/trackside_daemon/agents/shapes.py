@@ -23,18 +23,6 @@ RUN: Fields = {
     "tags": list[str],
     "summary": list[list[str | Number]],
 }
-ALERT: Fields = {
-    "id": int,
-    **_of(str, "alert", "severity", "run", "summary", "advice"),
-    **_of(float, "started", "ended", "silenced_until"),
-}
-CHECKPOINT: Fields = {
-    **_of(str, "path", "state", "reason"),
-    **_of(int, "step", "attempt"),
-    **_of(float, "checked", "age_seconds"),
-    "good": bool,
-    "value": Number,
-}
 CAUSE: Fields = {
     **_of(str, "cause", "summary", "advice", "check"),
     **_of(float, "lost_seconds", "low", "high", "gpu_hours", "cost"),
@@ -53,7 +41,11 @@ def _many(entry: Any) -> Any:
     return GenericAlias(list, (entry,))
 
 
-Run, Alert, Checkpoint = _entry("Run", RUN), _entry("Alert", ALERT), _entry("Checkpoint", CHECKPOINT)
+Run = _entry("Run", RUN)
+Times = _of(float, "started", "ended", "silenced_until")
+Alert = _entry("Alert", {"id": int, **_of(str, "alert", "severity", "run", "summary", "advice"), **Times})
+Audited = {**_of(str, "path", "state", "reason"), **_of(int, "step", "attempt"), "good": bool, "value": Number}
+Checkpoint = _entry("Checkpoint", {**Audited, **_of(float, "checked", "age_seconds")})
 Standing = _entry(
     "Standing",
     {

@@ -53,8 +53,9 @@ class _Run:
             return name == "all" or self.by_us
         if name in {"ranks", "age"}:
             return self.ranks >= float(wanted) if name == "ranks" else now - self.began >= float(str(seconds(wanted)))
+        # An unknown value meets nothing, not even *.
         values: Iterable[str] = self.tags if name == "tag" else (self.labels.get(name, ""),)
-        return any(matches_wildcards(value, wanted) for value in values)
+        return any(value and matches_wildcards(value, wanted) for value in values)
 
 
 class AlertedRuns:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from trackside_daemon.alerts.rules.query import Matcher
 from trackside_daemon.config.near import near_name
 from trackside_daemon.model.text import matches_wildcards
 from trackside_daemon.model.troubles import PREFIX
@@ -24,6 +25,11 @@ class DisabledAlerts:
     def patterns(self, alert: str) -> tuple[str, ...]:
         """Return the patterns of the runs for which an alert is off; an empty pattern means all runs."""
         return tuple(self._patterns.get(alert.removeprefix(PREFIX), ()))
+
+    def other_runs(self, alert: str) -> tuple[Matcher, ...]:
+        """Return what selects the runs for which an alert is not off, if it is off for some."""
+        patterns = self.patterns(alert)
+        return (Matcher("run", "|".join(map(run_regex, patterns)), "!~"),) if patterns else ()
 
     def contains(self, alert: str, labels: Mapping[str, str]) -> bool:
         """Return True if an alert with these labels is off."""

@@ -230,8 +230,7 @@ class AlertsSection(Section):
         examples=["loss=objective,*/score=reward"],
     )
     stall_after: Annotated[Seconds, Field(ge=1)] = setting(
-        "Least time without a step after which a run counts as stalled; its pace may extend it.",
-        STALL_AFTER,
+        "Least time without a step after which a run counts as stalled; its pace may extend it.", STALL_AFTER
     )
     straggler_window: Annotated[Seconds, Field(ge=0.1)] = setting(
         "Length of one comparison of a run's ranks; a straggler is slow in 30 of the last 50.", STRAGGLER_WINDOW

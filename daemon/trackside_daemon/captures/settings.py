@@ -26,10 +26,7 @@ class CaptureSection(Section):
         "are slower.",
         False,
     )
-    kineto: bool = setting(
-        "Serve the socket at which PyTorch asks for profiles; see docs/captures.md.",
-        True,
-    )
+    kineto: bool = setting("Serve the socket at which PyTorch asks for profiles; see docs/captures.md.", True)
     plan: PlanSection = PlanSection()
     plans: Literal["own", "all"] = setting(
         "Whose runs may plan profiles with init(profile=...): own are those of the daemon's user.", "own"

@@ -48,10 +48,9 @@ StoragePath = Annotated[
 Url = Annotated[str, option("URL", "Address of a daemon elsewhere, with #token=… if it requires one.", "--url")]
 Form = Annotated[str, option("text|markdown|html|csv|json", "Format of the output.", "--format")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
-Run = Annotated[str, argument("RUN", "An id, the beginning of one, or a name: its newest run.")]
-RunOrNewest = Annotated[
-    str, argument("RUN", "An id, the beginning of one, or a name: its newest run. [default: the newest run]")
-]
+_RUN = "An id, the beginning of one, or a name: its newest run."
+Run = Annotated[str, argument("RUN", _RUN)]
+RunOrNewest = Annotated[str, argument("RUN", f"{_RUN} [default: the newest run]")]
 Query = Annotated[
     str,
     option(
@@ -60,11 +59,9 @@ Query = Annotated[
         "--query",
     ),
 ]
-RunOrQuery = Annotated[str, argument("[RUN]", "An id, the beginning of one, or a name: its newest run.")]
-RunsOrQuery = Annotated[
-    list[str] | None, argument("[RUN]...", "An id, the beginning of one, or a name: its newest run.")
-]
-Runs = Annotated[list[str], argument("RUN", "An id, the beginning of one, or a name: its newest run.")]
+RunOrQuery = Annotated[str, argument("[RUN]", _RUN)]
+RunsOrQuery = Annotated[list[str] | None, argument("[RUN]...", _RUN)]
+Runs = Annotated[list[str], argument("RUN", _RUN)]
 
 
 T = TypeVar("T")

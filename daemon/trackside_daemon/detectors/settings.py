@@ -82,8 +82,7 @@ class DetectorThresholds(Section):
     ] = 0.2
     reward_collapse_ratio: Annotated[float, share("RewardCollapse: share of the learnt reward that is lost.")] = 0.5
     checkpoint_ratio: Annotated[
-        float,
-        bound("CheckpointOverdue: time since the last one, as a multiple of the usual interval.", least=1.0),
+        float, bound("CheckpointOverdue: time since the last one, as a multiple of the usual interval.", least=1.0)
     ] = 2.0
     checkpoint_after: Annotated[
         Seconds, Field(ge=1, description="CheckpointOverdue: time without a checkpoint that is always allowed.")

@@ -19,6 +19,5 @@ class PushSection(Section):
     )
     keys: str = setting("Directory of `trackside keys`; tcp endpoints then accept only clients with a key.", "")
     group: Annotated[str, BeforeValidator(text)] = setting(
-        "Group whose members may push too, by name or number; for a socket in /run/trackside by default trackside.",
-        "",
+        "Group whose members may push too, by name or number; for a socket in /run/trackside by default trackside.", ""
     )

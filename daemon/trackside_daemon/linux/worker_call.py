@@ -222,6 +222,7 @@ def serve(
     end_with_parent(None, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    sys.stdout = sys.stderr  # whose last line is the reason of a failure
     decode = msgspec.json.Decoder(request).decode
     limited = False
     for line in sys.stdin.buffer:

@@ -17,6 +17,9 @@ class NvmlSection(Section):
     )
     skip: Texts = setting("Groups of readings to leave out, such as processes.", (), examples=["processes,clock"])
     expected: int = setting("Number of GPUs that should be present; 0 for the most seen since the start.", 0, ge=0)
+    whole: bool = setting(
+        "Expect all GPUs on the PCI bus in a container too, which then has to see all of them.", False
+    )
     simulate: int = setting("Show that many simulated GPUs instead of real ones.", 0, ge=0, le=64)
     profile: Literal["h100", "a100", "l40s"] = setting("Model of the simulated GPUs: h100, a100 or l40s.", "h100")
     trouble: Texts = setting(

@@ -37,8 +37,7 @@ class Alerts(Question, frozen=True, kw_only=True):
         str, Meta(max_length=256, description="An alert's name. * matches any text and ? one character.")
     ] = ""
     firing: Annotated[
-        bool | None,
-        Meta(description="true returns only alerts of this machine that fire now, false only others."),
+        bool | None, Meta(description="true returns only alerts of this machine that fire now, false only others.")
     ] = None
     evidence: Annotated[bool, Meta(description="false omits the evidence, which may be long.")] = True
     limit: Annotated[Limit, Meta(le=MOST)] = MOST_WITH_EVIDENCE

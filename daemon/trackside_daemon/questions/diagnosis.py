@@ -134,10 +134,7 @@ class Report(OfRun, frozen=True, kw_only=True):
         "axes: steps, and seconds since the run's start. left_out counts the keys without one. "
         "layers are the 20 of an observed model that stand out most, as last measured."
     )
-    size: Annotated[
-        int,
-        Meta(le=MOST_SIZE, description="At most so many bytes of all charts."),
-    ] = SIZE
+    size: Annotated[int, Meta(le=MOST_SIZE, description="At most so many bytes of all charts.")] = SIZE
 
     def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
         from trackside_daemon.diagnosis.report import read_contents

@@ -33,6 +33,9 @@ class History:
     Args:
         path: The directory of the history, or its file; None for the directory in which a daemon of this user
             writes by default.
+
+    Raises:
+        HistoryError: From each method, if there is no history, or it cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -57,16 +60,15 @@ class History:
             name: Only runs with this in their names.
             query: Only runs that this selects, such as ``lr=3e-4 tag:sweep finished``: see docs/queries.md.
             tag: Only runs with this tag.
-            state: Only runs in this state, such as ``finished`` or ``failed``.
+            state: Only runs in this state, such as ``finished``.
             since: Only runs that began then or later: Unix seconds, a ``datetime``, or a text such as ``7d`` or ``2026-11-01``.
             until: Only runs that began then or earlier.
-            order_by: ``loss``, ``step``, ``name``, …, or ``config.lr``, ``summary.best``, or the last value of a key. A
-                ``-`` in front reverses the order. What is NaN or missing comes last.
+            order_by: ``loss``, ``config.lr``, ``summary.best``, a key, …. A ``-`` in front reverses the order. What is NaN or
+                missing comes last.
             limit: Number of runs; 0 for all.
 
         Raises:
-            ValueError: The query, the state, a time, the order or the limit is invalid; the message says how.
-            HistoryError: There is no history, or it cannot be read.
+            ValueError: An argument is invalid; the message says how.
         """
         wanted = _filter(name, tag, state, since, until)
         return [RunHistory(self.path, run) for run in self._rows(wanted, query, order_by, limit)]
@@ -87,7 +89,6 @@ class History:
 
         Raises:
             UnknownRunError: There is none, or there are several.
-            HistoryError: There is no history, or it cannot be read.
         """
         with reading(self.path) as connection:
             uid = reader.resolve(connection, run)
@@ -105,22 +106,12 @@ class History:
     ) -> Any:
         """Return runs as a flat ``pandas.DataFrame``, a row for each.
 
-        Its columns are the facts of the runs, with ``started`` and ``ended`` as datetimes in UTC, ``config.lr`` and so on of
-        their settings, ``summary.best`` and so on of their results, and of each of *keys* ``loss.last``, ``loss.min`` and ``loss.max``:
-        those of the lowest rank, as far as they are packed, so not yet of a run that has just begun.
-
-        Args:
-            keys: Pushed keys.
-            query: This and the others are as of `runs`.
-            since: See `runs`.
-            until: See `runs`.
-            order_by: See `runs`.
-            limit: See `runs`.
+        Its columns are the facts of the runs, with datetimes in UTC, their settings as ``config.lr``, their results as
+        ``summary.best``, and of each key ``loss.last``, ``loss.min`` and ``loss.max``: those of the lowest rank, as far as they
+        are packed, so not yet of a run that has just begun. The other arguments, and the errors, are those of `runs`.
 
         Raises:
             UnknownKeyError: No run has one of *keys*.
-            ValueError: As of `runs`.
-            HistoryError: There is no history, or it cannot be read.
         """
         from trackside_daemon.history.frames.optional_library import library
 

@@ -34,6 +34,8 @@ class RunHistory:
 
     Raises:
         UnknownRunError: Something of a run is read that was deleted meanwhile.
+        HistoryError: There is no history, or it cannot be read.
+        ValueError: A part of the file is damaged.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
@@ -167,8 +169,6 @@ class RunHistory:
 
         Raises:
             UnknownKeyError: The run has no such key, in no rank and attempt.
-            HistoryError: There is no history, or it cannot be read.
-            ValueError: A part of the file is damaged.
         """
         wanted, chosen = listed(keys), _ranks(ranks)
         with open_file(self._path) as file:
@@ -202,13 +202,9 @@ class RunHistory:
     def batches(self, step: int | None = None, *, rank: int | None = None) -> list[dict[str, Any]]:
         """Return the batches of data in the evidence of alerts about the loss and the gradients, the oldest first.
 
-        Each has ``step``, ``rank``, ``alert``, and what is known: ``samples``, their ``count`` and ``names``, the ``dataset``, the
-        ``number`` of the batch in its ``iteration`` over the loader, ``worker``, and ``why`` the samples are unknown. That of the
-        step before has ``before``.
-
-        Args:
-            step: Only those of this step; None for all.
-            rank: Only those of this rank; None for all.
+        Each has ``step``, ``rank``, ``alert``, and what is known: ``samples``, their ``count`` and ``names``, ``dataset``,
+        ``number`` in the ``iteration`` over the loader, ``worker``, and ``why`` they are unknown. That of the step before has
+        ``before``. *step* and *rank* select some.
         """
         with self._reading() as connection:
             return alert_reader.batches(connection, self.id, step=step, rank=rank)
@@ -224,19 +220,11 @@ class RunHistory:
         """Return the samples as a ``pyarrow.Table``: a row for each push, by attempt, rank and time.
 
         Its columns are ``attempt``, ``rank``, ``step``, ``time`` (UTC, in microseconds) and one for each key. A key that
-        a push did not have is null; a NaN that was pushed is NaN.
-
-        Args:
-            keys: A key or several that the ranks pushed; None for all. Of the GPUs and the host, see `machine_to_pandas`.
-            ranks: Only this rank, or these; None for all.
-            attempt: Only this attempt; None for all.
-            missing: ``ignore`` makes an empty column of a key that the run does not have.
+        a push did not have is null; a NaN that was pushed is NaN. The arguments, and the errors, are those of `series`, for keys
+        that the ranks pushed; `machine_to_pandas` has those of the GPUs and the host.
 
         Raises:
-            UnknownKeyError: The run has no such key, in no rank and attempt.
-            HistoryError: There is no history, or it cannot be read.
             ModuleNotFoundError: The library is not installed.
-            ValueError: A part of the file is damaged.
         """
         return self._converted("to_arrow", keys, ranks, attempt, missing)
 
@@ -265,9 +253,8 @@ class RunHistory:
     def machine_to_pandas(self, keys: Keys, *, join: Keys = ()) -> Any:
         """Return series of the GPUs and the host in the time of the run, joined to its steps, as a ``pandas.DataFrame``.
 
-        It has a row for each time and each set of labels. Its columns are ``time`` (UTC), ``step``, the newest of the lowest
-        rank until then (null before the first), those of *join*, a column for each label, such as ``gpu``, and one for each
-        family. A row has NaN for families with other labels.
+        It has a row for each time and each set of labels. Its columns are ``time`` (UTC), ``step`` (the newest of the lowest
+        rank until then), those of *join*, one for each label, such as ``gpu``, and one for each family.
 
         Args:
             keys: Families, such as ``trackside_gpu_power_watts``, or single series.

@@ -45,8 +45,7 @@ RunId = Annotated[
     ),
 ]
 
-_MOST_SECONDS = 9e12  # seconds whose microseconds fit into a 64-bit column
-_MOST_STEPS = 2.0**63
+_MOST_SECONDS = 9e12  # seconds whose microseconds fit into a 64-bit column; steps have the same bounds
 _KEY = "A pushed key, or, except for /export, a GPU or host series or family."
 _RUN = "A run's id, its name or a unique beginning of its id."
 _ONE_RUN = "run: name at least one run, by its id or name; the parameter may be repeated"
@@ -67,9 +66,8 @@ _Rank = Annotated[str, Meta(pattern=RANK)]
 Ranks = Annotated[tuple[_Rank, ...], Meta(description="A rank, or all; by default the lowest.")]
 Attempt = Annotated[int | None, Meta(description="An attempt; by default all in order.")]
 By = Annotated[Literal["step", "time"], Meta(description="Unit of from and to: step or time.")]
-_Bound = Annotated[float, Meta(ge=-_MOST_STEPS, le=_MOST_STEPS, extra={"moment": True})]
-First = Annotated[_Bound | None, Meta(description="The first step; with by=time the first time.")]
-Last = Annotated[_Bound | None, Meta(description="The last step; with by=time the last time.")]
+First = Annotated[Seconds | None, Meta(description="The first step; with by=time the first time.")]
+Last = Annotated[Seconds | None, Meta(description="The last step; with by=time the last time.")]
 Limit = Annotated[int, Meta(description="At most so many entries, the newest.")]
 
 
@@ -357,23 +355,12 @@ class RunPart(Question, frozen=True, kw_only=True):
         return [int(rank) for rank in self.rank] or None
 
     def window(self) -> Window:
-        """Return the window.
-
-        Raises:
-            InvalidError: A time is too large.
-        """
+        """Return the window."""
         from trackside_daemon.history.read.series import Window
 
-        return Window(self.by, *limits(self.first, self.last, _MOST_SECONDS if self.by == "time" else _MOST_STEPS))
+        return Window(self.by, *limits(self.first, self.last))
 
 
-def limits(first: float | None, last: float | None, most: float = _MOST_SECONDS) -> tuple[float, float]:
-    """Return both ends of a window, infinite where there is none.
-
-    Raises:
-        InvalidError: One is beyond *most*.
-    """
-    for name, value in (("from", first), ("to", last)):
-        if value is not None and abs(value) > most:
-            raise InvalidError(f"{name}: '{value:g}' is not a number from -{most:g} to {most:g}")
+def limits(first: float | None, last: float | None) -> tuple[float, float]:
+    """Return both ends of a window, infinite where there is none."""
     return -inf if first is None else first, inf if last is None else last

@@ -44,10 +44,7 @@ class _Curves(RunPart, frozen=True, kw_only=True):
 
     points: Annotated[
         int,
-        Meta(
-            le=20_000,
-            description="At most so many buckets per series; 0 returns every sample, except of a band.",
-        ),
+        Meta(le=20_000, description="At most so many buckets per series; 0 returns every sample, except of a band."),
     ] = POINTS
 
     @property

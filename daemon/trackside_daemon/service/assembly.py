@@ -284,7 +284,7 @@ class Parts:
 def _nvml_calls(config: Config, nvml: Nvml, gpus: GpuCollector) -> NvmlCollector:
     settings = config.collector.gpu
     sys = None if settings.simulate else Path("/sys")
-    return NvmlCollector(nvml, gpus, settings.expected, sys, whole=not sees_part())
+    return NvmlCollector(nvml, gpus, settings.expected, sys, whole=settings.whole or not sees_part())
 
 
 def _directory(path: Path | None) -> Path:

@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from trackside_daemon.alerts.rules.query import BEGAN, TARGETS, Matcher, Targets
-from trackside_daemon.alerts.rules.recording import attempts
+from trackside_daemon.alerts.disabled import DisabledAlerts
+from trackside_daemon.alerts.rules.query import BEGAN, DRAINED, POD, TARGETS, Matcher, Targets
+from trackside_daemon.alerts.rules.recording import SHORT_LIVED, attempts, runs
 from trackside_daemon.model.families import alerts, daemon, host, nvml
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.troubles import PREFIX
@@ -31,18 +32,18 @@ CERTIFICATE_DAYS = 30  # how long before the certificate's end
 ATTEMPTS = 3  # most attempts of a run in an hour that are normal, as with occasional preemption
 STARTS = 3  # most starts of a daemon in an hour that are normal, as with a rollout
 
-POD = "pod, container, endpoint"  # labels of a target that change when a pod is replaced, while the machine stays
-# Label of a target whose node is drained, as deploy/slurm/file_sd.py sets it; only `up` keeps it.
-NODE_STATE = "node_state"
 SAMPLE_LIMIT = 15_000  # sample_limit of each configuration in deploy/prometheus
 
 
-def fleet(job: str, targets: Targets = TARGETS) -> list[FleetRule]:
-    """Return all fleet rules; *job* is the value of the label ``job`` of the daemons' targets."""
+def fleet(job: str, targets: Targets = TARGETS, disabled: DisabledAlerts | None = None) -> list[FleetRule]:
+    """Return all fleet rules, without the runs for which they are off.
+
+    *job* is the value of the label ``job`` of the daemons' targets.
+    """
     chosen = Matcher("job", job).promql()
     return [
         *_gone(chosen, targets),
-        *_runs(targets),
+        *_runs(chosen, targets, disabled or DisabledAlerts()),
         *_failing(chosen, targets),
         *_losing(targets),
         *_near_limits(chosen, targets),
@@ -50,40 +51,44 @@ def fleet(job: str, targets: Targets = TARGETS) -> list[FleetRule]:
 
 
 def _here(targets: Targets) -> str:
-    return f"The daemon at {{{{ $labels.instance }}}}{targets.text()}"
+    return f"The daemon at {targets.machine()}"
 
 
 def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
-    cluster, place = targets.of_cluster("job"), targets.text()
+    cluster, machine, of_machine = targets.of_cluster("job"), targets.machine(), targets.of_site("job", "instance")
     # A rolling update stops a twentieth of the daemons at a time, each for less than this, and replaces their pods.
-    kept = f'{chosen}, {NODE_STATE}=""'
-    down = f"(max without ({POD}) (max_over_time(up{{{kept}}}[3m])) == bool 0)"
+    kept, ending = (f'{chosen}, {SHORT_LIVED}{operator}""' for operator in ("=", "!="))
+    down = f"(max without ({POD}) (max_over_time(up{{{kept}}}[3m])) == bool 0 unless on ({of_machine}) {DRAINED})"
     many = f"  avg by ({cluster}) {down} >= 0.2\nand on ({cluster})\n  sum by ({cluster}) {down} >= 3"
     flapping = f"  changes(up{{{chosen}}}[15m]) >= 4\nand\n  avg_over_time(up{{{chosen}}}[15m]) < 0.9"
-    earlier = " or ".join(f"up{{{chosen}}} offset {age}" for age in ("1h", "1d"))
-    none = f"  absent(up{{{chosen}}})\nor\n  group by ({cluster}) ({earlier}) unless on ({cluster}) up{{{chosen}}}"
+    earlier = " or ".join(f"up{{{kept}}} offset {age}" for age in ("1h", "1d"))
+    # Where only sidecars are scraped, there is nothing to scrape while nothing trains.
+    once = " or ".join(f"up{{{ending}}} offset {age}" for age in ("1h", "1d", "3d"))
+    none = (
+        f"  absent(up{{{chosen}}}) unless on () ({once})\nor\n"
+        f"  group by ({cluster}) ({earlier}) unless on ({cluster}) up{{{chosen}}}"
+    )
     return [
         FleetRule(
             "TracksideSidecarDown",
             f"up{{{chosen}}} == 0",
             "5m",
-            f"{{{{ $labels.instance }}}}{place} of job {{{{ $labels.job }}}} has not answered for 5 minutes: the node, the daemon or the "
+            f"{machine} of job {{{{ $labels.job }}}} has not answered for 5 minutes: the node, the daemon or the "
             "network is down. The daemon's last alerts stay active for 20 minutes, then they end.",
         ),
         FleetRule(
             "TracksideSidecarDown",
             flapping,
             "",
-            f"{{{{ $labels.instance }}}}{place} of job {{{{ $labels.job }}}} changed {{{{ $value }}}} times between answering "
+            f"{machine} of job {{{{ $labels.job }}}} changed {{{{ $value }}}} times between answering "
             "and not answering in 15 minutes.",
             "flapping",
         ),
         FleetRule(
             "TracksideNodeDrained",
-            f'  up{{{chosen}, {NODE_STATE}!=""}}\nor\n'
-            '  label_replace(kube_node_spec_unschedulable == 1, "instance", "$1", "node", "(.+)")',
+            DRAINED,
             "",
-            f"{{{{ $labels.instance }}}}{place} is drained or cordoned: nobody is notified of its alerts, but for those of runs.",
+            f"{machine} is drained or cordoned: nobody is notified of its alerts, but for those of runs.",
         ),
         FleetRule(
             "TracksideNoTargets", none, "15m", f"There is no target of job {{{{ $labels.job }}}}{targets.text()}."
@@ -92,34 +97,44 @@ def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
             "TracksideSidecarsDown",
             many,
             "2m",
-            f"{{{{ $value | humanizePercentage }}}} of the daemons of job {{{{ $labels.job }}}}{place} have not answered for "
-            "5 minutes. Nothing monitors those machines.",
+            f"{{{{ $value | humanizePercentage }}}} of the daemons of job {{{{ $labels.job }}}}{targets.text()} have not "
+            "answered for 5 minutes. Nothing monitors those machines.",
         ),
     ]
 
 
-def _runs(targets: Targets) -> list[FleetRule]:
+def _runs(chosen: str, targets: Targets, disabled: DisabledAlerts) -> list[FleetRule]:
     run = f"Run {{{{ $labels.run }}}}{targets.text('namespace')}"
-    # A daemon that is up again reports how its runs ended, so its own series are left out.
+    machine, ending = targets.of_site("job", "instance"), f'{chosen}, {SHORT_LIVED}!=""'
+
+    def others(alert: str) -> str:
+        return "".join(f"{{{matcher.promql()}}}" for matcher in disabled.other_runs(alert))
+
+    # A daemon that is up again reports how its runs ended, so its own series are left out. A sidecar ends with its
+    # training, often before the next scrape, and then is no target: only one that is still a target, and down, was lost.
     vanished = f"""\
-  max without ({targets.place}, state) (
+  {runs(targets.place, "1h", matchers=others("RunVanished"))}
+and on ({targets.of_site("job", "run")})
+  (
       last_over_time({f.STATE.name}{{state=~"starting|running|stalled"}}[1h]) == 1
-    unless on ({targets.of_site("job", "instance")})
-      up == 1
+    unless on ({machine})
+      up{{{chosen}}} == 1
+    unless on ({machine})
+      (last_over_time(up{{{ending}}}[1h]) unless up{{{ending}}} == 0)
   )
 unless on ({targets.of_site("run")})
   {f.STATE.name}"""
     return [
         FleetRule(
-            "TracksideRunVanished",
+            VANISHED,
             vanished,
             "10m",
             f"{run} was alive, no daemon has shown it for 10 minutes, and no daemon saw it end. Its nodes, or the daemons on "
-            "them, are gone.",
+            "them, are gone. If TracksideSidecarsDown fires too, the scrape or its network may be the reason.",
         ),
         FleetRule(
             "TracksideRunRestarting",
-            f"{attempts(targets.place, '1h')} > {ATTEMPTS}",
+            f"{attempts(targets.place, '1h', others('RunRestarting'))} > {ATTEMPTS}",
             "",
             f"{run} had {{{{ $value | humanize }}}} attempts in an hour, and each restart loses the steps since the last "
             "checkpoint.",
@@ -218,7 +233,7 @@ def _near_limits(chosen: str, targets: Targets) -> list[FleetRule]:
             "TracksideClockWrong",
             f"{host.TIME_SYNCHRONIZED.name} == 0",
             "15m",
-            f"The clock of {{{{ $labels.instance }}}}{targets.text()} is not synchronized.",
+            f"The clock of {targets.machine()} is not synchronized.",
         ),
         FleetRule(
             "TracksideVersionsDiffer",
@@ -236,6 +251,7 @@ def _near_limits(chosen: str, targets: Targets) -> list[FleetRule]:
 
 
 WATCHDOG = f"{PREFIX}Watchdog"
+VANISHED = f"{PREFIX}RunVanished"
 
 # Names of all alerts of this module, and of the one that always fires.
 NAMES = frozenset({*(rule.alert for rule in fleet("")), WATCHDOG})

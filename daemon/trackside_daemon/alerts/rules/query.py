@@ -54,6 +54,11 @@ class Targets(NamedTuple):
         """Return labels for ``on`` and ``by``: daemons of one cluster are counted."""
         return ", ".join((*self.clusters, *labels))
 
+    def machine(self) -> str:
+        """Return the template of an annotation that names the daemon's machine, where it is, and of a Pod the node."""
+        node = "{{ if and $labels.node (ne $labels.node $labels.instance) }} on {{ $labels.node }}{{ end }}"
+        return f"{{{{ $labels.instance }}}}{node}{self.text()}"
+
     def text(self, *labels: str) -> str:
         """Return the template of an annotation that names the cluster and the other *labels*, where there are any."""
         named = (*self.clusters, *labels)
@@ -61,9 +66,14 @@ class Targets(NamedTuple):
 
 
 TARGETS = Targets()
+POD = "pod, container, endpoint"  # labels of a target that change when a pod is replaced, while the machine stays
 
 # Recorded `up` of the daemons: it also tells since when Prometheus has these rules, before which nothing is new to it.
 UP = "instance:trackside_up:last"
+# Recorded 1 of the daemons whose machine is drained or cordoned; only `on` their site, job and instance.
+DRAINED = "instance:trackside_drained:last"
+# Recorded 1 of the sidecars on a node with a daemon of its own, which alone judges the machine; `on` as `DRAINED`.
+SECOND = "instance:trackside_second:last"
 BEGAN = "process_start_time_seconds"  # start of the daemon, in Unix seconds, as prometheus_client exports it
 
 

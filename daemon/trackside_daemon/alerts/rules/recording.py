@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trackside_daemon.alerts.rules.query import TARGETS, UP, Matcher, Targets, positive
+from trackside_daemon.alerts.rules.query import DRAINED, SECOND, TARGETS, UP, Matcher, Targets, positive
 from trackside_daemon.model.families import derived, gpu
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Metric
@@ -14,6 +14,11 @@ GPU = ("gpu", "uuid")
 DISTINGUISHING_LABELS = ("job", "run", "run_id", "attempt", "rank", "phase", "key", "gpu", "uuid")
 
 WINDOW = "5m"
+
+# Label of a target whose node is drained, as deploy/slurm/file_sd.py sets it; only `up` keeps it.
+NODE_STATE = "node_state"
+# Label of a target that ends with its training, as a sidecar does; only `up` keeps it.
+SHORT_LIVED = "short_lived"
 
 # Seconds of the window in which a run was there. Prometheus divides the rate of a young series by the whole window.
 SECONDS = "run:trackside_training_seconds:max5m"
@@ -32,14 +37,16 @@ def recording_rules(targets: Targets = TARGETS) -> list[RecordingRule]:
     return [rule for part in parts for rule in part(targets)]
 
 
-def attempts(place: str, window: str) -> str:
-    """Return an expression for the number of attempts of each run in a window."""
+def runs(place: str, window: str, *labels: str, matchers: str = "") -> str:
+    """Return an expression for the runs in a window with their users and the other *labels* of the info."""
     # Labels of the info that may differ between ranks or attempts.
-    rest = ", ".join(label for label in f.RUN_INFO.labels if label not in ("run", "run_id", "attempt"))
-    return f"""\
-count without (attempt) (
-  group without ({place}, {rest}) (last_over_time({f.RUN_INFO.name}[{window}]))
-)"""
+    rest = ", ".join(label for label in f.RUN_INFO.labels if label not in ("run", "user", *labels))
+    return f"group without ({place}, {rest}) (last_over_time({f.RUN_INFO.name}{matchers}[{window}]))"
+
+
+def attempts(place: str, window: str, matchers: str = "") -> str:
+    """Return an expression for the number of attempts of each run in a window."""
+    return f"count without (attempt) (\n  {runs(place, window, 'run_id', 'attempt', matchers=matchers)}\n)"
 
 
 def daily_rules(targets: Targets = TARGETS) -> list[RecordingRule]:
@@ -51,6 +58,34 @@ def daily_rules(targets: Targets = TARGETS) -> list[RecordingRule]:
 def up_rule(job: str) -> RecordingRule:
     """Return the rule for the daemons that answer."""
     return RecordingRule(UP, f"up{{{Matcher('job', job).promql()}}}")
+
+
+def quiet_rules(job: str, targets: Targets) -> list[RecordingRule]:
+    """Return the rules for daemons whose critical alerts, or whose alerts of the machine, do not count.
+
+    A machine is drained by `NODE_STATE` in Slurm, and in Kubernetes by kube-state-metrics, never by a page of a daemon.
+    """
+    up, cordoned = (
+        Matcher("job", job).promql(),
+        f"kube_node_spec_unschedulable{{{Matcher('job', job, '!=').promql()}}} == 1",
+    )
+    named = f'label_replace(group by ({targets.of_cluster("node")}) ({cordoned}), "instance", "$1", "node", "(.+)")'
+    machine = targets.of_site("job", "instance")
+    drained = f"""\
+group by ({machine}) (
+    up{{{up}, {NODE_STATE}!=""}}
+  or
+    up{{{up}}} and on ({targets.of_cluster("node")}) {cordoned}
+  or
+    up{{{up}}} and on ({targets.of_cluster("instance")}) {named}
+)"""
+    second = f"""\
+group by ({machine}) (
+    up{{{up}, {SHORT_LIVED}!="", node!=""}}
+  and on ({targets.of_cluster("node")})
+    up{{{up}, {SHORT_LIVED}="", node!=""}} == 1
+)"""
+    return [RecordingRule(DRAINED, drained), RecordingRule(SECOND, second)]
 
 
 def positive_rule(metric: Metric, targets: Targets) -> RecordingRule:

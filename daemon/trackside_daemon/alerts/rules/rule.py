@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from trackside_daemon.alerts.rules.query import TARGETS, Query, Targets, duration
+from trackside_daemon.alerts.rules.query import DRAINED, POD, SECOND, TARGETS, Query, Targets, duration
 from trackside_daemon.alerts.rules.template import fill, format_number, prometheus_template
 from trackside_daemon.model.families.daemon import BUILD_INFO
 from trackside_daemon.model.finding import Severity
@@ -78,14 +78,21 @@ class Rule:
         text = self.query.promql(targets)
         # Prometheus has no inhibition between rules. ALERTS includes pending alerts.
         for alert in self.inhibited_by:
-            text = (
-                f'({text}) unless on ({targets.of_machine(*self.query.by or ())}) ALERTS{{alertname="{prefix}{alert}"}}'
-            )
+            on = targets.of_site("job", "instance", *self.query.by or ())
+            text = f'({text}) unless on ({on}) ALERTS{{alertname="{prefix}{alert}"}}'
         return text
 
     def prometheus(self, prefix: str = "", targets: Targets = TARGETS) -> dict[str, object]:
         """Return the rule as a Prometheus rule file has it, with a prefix of the alert's name."""
-        rule: dict[str, object] = {"alert": prefix + self.alert, "expr": self.promql(prefix, targets)}
+        # While a pod is replaced, the alert of its machine continues.
+        extreme = "min" if self.query.above is None and self.query.below is not None else "max"
+        expr, machine = (
+            f"{extreme} without ({POD}) ({self.promql(prefix, targets)})",
+            targets.of_site("job", "instance"),
+        )
+        for quiet in (SECOND, DRAINED) if self.severity == "critical" else (SECOND,):
+            expr += f" unless on ({machine}) {quiet}"
+        rule: dict[str, object] = {"alert": prefix + self.alert, "expr": expr}
         if self.lasting:
             rule["for"] = duration(self.lasting)
         if self.keep_firing:

@@ -4,13 +4,21 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
-from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
+from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.rules import builtin, custom
-from trackside_daemon.alerts.rules.fleet import POD, WATCHDOG, fleet
-from trackside_daemon.alerts.rules.query import TARGETS, Matcher, Targets
-from trackside_daemon.alerts.rules.recording import RecordingRule, daily_rules, positive_rule, recording_rules, up_rule
+from trackside_daemon.alerts.rules.fleet import VANISHED, WATCHDOG, fleet
+from trackside_daemon.alerts.rules.query import DRAINED, POD, SECOND, TARGETS, Targets
+from trackside_daemon.alerts.rules.recording import (
+    RecordingRule,
+    daily_rules,
+    positive_rule,
+    quiet_rules,
+    recording_rules,
+    up_rule,
+)
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.families import alerts
@@ -24,10 +32,10 @@ MAX_LINE_LENGTH = 100  # longest line, in characters
 _SET = re.compile(r" (or|unless on \([^)]*\)|and on \([^)]*\)|unless|and) ")
 _BOUND = re.compile(r"(.*) ([<>] -?[\d.e+-]+)", re.DOTALL)
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 _ARITHMETIC = re.compile(r" ([/-] on \([^)]*\) group_left \(\)|[/-]) ")
-# Least scrapes per window: one may be missed, and a rate needs two. Also the time for which an alert keeps firing
-# without its series, as while the daemon restarts.
-SCRAPES = 4
+SCRAPES = 4  # least scrapes per window: one may be missed, and a rate needs two
+REPLACED = 180.0  # least seconds for which an alert keeps firing without its series, as while a pod is replaced
 
 HELD = f"alert:{alerts.FIRING.name}:held20m"
 
@@ -42,6 +50,7 @@ INTERVALS = {
     "thresholds.gpu_speed": "30s",
     "thresholds.gpu_use": "1m",
     "thresholds.disk": "1m",
+    "thresholds.infiniband": "1m",
     "fleet": "1m",
 }
 
@@ -150,13 +159,19 @@ def groups(section: AlertsSection, families: Mapping[str, Metric], options: Rule
         RuleError: A rule of the configuration is invalid.
     """
     by_group = {
-        "recording": [_record(rule) for rule in recording_rules(options.targets)],
+        "recording": [
+            _record(rule) for rule in (*quiet_rules(options.job, options.targets), *recording_rules(options.targets))
+        ],
         "seldom": [_record(rule) for rule in daily_rules(options.targets)],
         # Prometheus evaluates groups in parallel, and the rules of one after the other.
         **(_thresholds(section, families, options) if section.enabled else {}),
         "detectors": _detectors(section, families, options) if section.enabled else [],
         "fleet": _fleet(section, options),
     }
+    for rule in chain.from_iterable(by_group.values()):
+        if "alert" in rule and "cluster" not in options.targets.clusters and rule["alert"] != WATCHDOG:
+            # Alertmanager groups and inhibits by this label.
+            rule["labels"] = {**rule.get("labels", {}), "cluster": f"{{{{ $labels.{options.targets.clusters[0]} }}}}"}
     return [
         {"name": f"trackside.{name}", **_interval(name), "rules": rules} for name, rules in by_group.items() if rules
     ]
@@ -193,7 +208,7 @@ def _thresholds(
             *(_record(positive_rule(metric, options.targets)) for metric in counted.values()),
             *(one for rule in described for one in _threshold(rule, disabled, options, options.runbooks)),
         ]
-    own = (rule for rule in custom.rules(section.rules, families) if not rule.needs_daemon)
+    own = (rule for rule in custom.rules(section.rules, families) if not _of_daemon(rule))
     described = (
         replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.") for rule in own
     )
@@ -209,11 +224,18 @@ def _threshold(
         return
     # The daemon has a value per tick, Prometheus only one per scrape.
     least = SCRAPES * options.scrape
-    adapted = replace(enabled, query=enabled.query.widened(least), keep_firing=max(enabled.keep_firing, least))
+    adapted = replace(
+        enabled, query=enabled.query.widened(least), keep_firing=max(enabled.keep_firing, least, REPLACED)
+    )
     written: dict[str, Any] = adapted.prometheus(PREFIX, options.targets)
     written["expr"] = format_promql(written["expr"])
     written["annotations"]["description"] = _placed(written["annotations"]["description"], options.targets)
     yield _linked(written, runbooks, rule.alert)
+
+
+def _of_daemon(rule: Rule) -> bool:
+    """Return whether Prometheus has a rule of the configuration from the daemon: with its owner, if it is about a run."""
+    return rule.needs_daemon or ("run" in rule.query.metric.labels and not rule.absent)
 
 
 def _enabled(rule: Rule, disabled: DisabledAlerts) -> Rule | None:
@@ -228,8 +250,7 @@ def _enabled(rule: Rule, disabled: DisabledAlerts) -> Rule | None:
     # Without a label run the name of the run is empty, which a pattern such as * matches.
     if "run" not in labels or "" in patterns:
         return None if any(not pattern or matches_wildcards("", pattern) for pattern in patterns) else rule
-    enabled_runs = Matcher("run", "|".join(map(run_regex, patterns)), "!~")
-    return replace(rule, query=replace(rule.query, matchers=(*rule.query.matchers, enabled_runs)))
+    return replace(rule, query=replace(rule.query, matchers=(*rule.query.matchers, *disabled.other_runs(rule.alert))))
 
 
 def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions) -> list[Group]:
@@ -250,8 +271,8 @@ def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: 
         rule = _exported(alert, of_runs, fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}", options.targets)
         rules.append(_linked(rule, options.runbooks, alert))
     for custom_rule in custom.rules(section.rules, families):
-        if custom_rule.needs_daemon and "" not in disabled.patterns(custom_rule.alert):
-            about = "The daemon evaluates this rule of alerts.rules: Prometheus knows no run's own past and no steps."
+        if _of_daemon(custom_rule) and "" not in disabled.patterns(custom_rule.alert):
+            about = "The daemon evaluates this rule of alerts.rules: it knows the run's own past and its owner."
             rules.append(_exported(custom_rule.alert, "", f"{custom_rule.alert} fires.", about, options.targets))
     return rules
 
@@ -265,21 +286,22 @@ def _unseen_events(section: AlertsSection, disabled: DisabledAlerts, options: Ru
             continue
         texts = (fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}")
         rule = _exported(alert, "", *texts, options.targets)
-        on = options.targets.of_site("job", "instance", "run", "gpu")
-        seen = f'ALERTS{{alertname="{PREFIX}{alert}", variant!="daemon"}}'
-        rule["expr"] = f"{rule['expr']}\nunless on ({on})\n{seen}"
+        machine = options.targets.of_site("job", "instance")
+        seen = f'ALERTS{{alertname="{PREFIX}{alert}", variant!="daemon", alertstate="firing"}}'
+        rule["expr"] += f"\nunless on ({machine}, run, gpu, severity)\n  {seen}\nunless on ({machine})\n  {DRAINED}"
         yield _linked({**rule, "for": "1m", "labels": {"variant": "daemon"}}, options.runbooks, alert)
 
 
 def _exported(alert: str, matchers: str, summary: str, meaning: str, targets: Targets) -> Group:
     """Return the rule for an alert that the daemon exports; the texts are for the time without its series."""
+    meaning = _LINK.sub(r"\1", meaning)  # a link between our pages leads nowhere in a message
     more, own = _MORE.format(alert=alert), partial(_own_text, targets, alert)
     return {
         "alert": PREFIX + alert,
         "expr": f'{HELD}{{alert="{alert}"{matchers}}}',
         "annotations": {
             "summary": own(_label("summary"), summary),
-            "description": own(_OWN, f"{_ABOUT}{meaning}") + more,
+            "description": own(_OWN, f"{_ABOUT}{summary} {meaning}") + more,
             # Prometheus' own begin of an alert is its first scrape of the series.
             "since": own(_label("since"), ""),
             "dashboard_url": own(_label("dashboard_url"), ""),
@@ -314,6 +336,7 @@ max without ({POD}) (
     (
       {alerts.FIRING.name} == 1
       unless ignoring ({POD}) {alerts.SILENCED.name} == 1
+      unless on ({targets.of_site("job", "instance", "run")}) {SECOND}
     )
   or
     (
@@ -328,12 +351,14 @@ max without ({POD}) (
 
 def _fleet(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
     rules, disabled = [], DisabledAlerts(section.off)
-    for fleet_rule in fleet(options.job, options.targets):
+    for fleet_rule in fleet(options.job, options.targets, disabled):
         rule: dict[str, Any] = {"alert": fleet_rule.alert, "expr": fleet_rule.expr}
         if fleet_rule.lasting:
             rule["for"] = fleet_rule.lasting
         trouble = TROUBLES[fleet_rule.alert]
-        rule["labels"] = {"severity": trouble.severity}
+        # Of the conditions of alerts.page, this alone is known without the daemon, which is gone.
+        pages = fleet_rule.alert == VANISHED and "all" in section.page
+        rule["labels"] = {"severity": "critical" if pages else trouble.severity}
         if fleet_rule.variant:
             rule["labels"]["variant"] = fleet_rule.variant
         description = f"{fleet_rule.fact} {trouble.advice(run=_RUN)}"
@@ -350,7 +375,7 @@ def _fleet(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
         },
     }
     rules.append(_linked(watchdog, options.runbooks, WATCHDOG))
-    return [rule for rule in rules if "" not in disabled.patterns(rule["alert"])]
+    return [rule for rule in rules if not disabled.contains(rule["alert"], {})]
 
 
 def _linked(rule: dict[str, Any], runbooks: str, alert: str) -> dict[str, Any]:
@@ -362,7 +387,7 @@ def _linked(rule: dict[str, Any], runbooks: str, alert: str) -> dict[str, Any]:
 
 def _placed(text: str, targets: Targets) -> str:
     """Return the description of a machine's alert with the machine."""
-    return f"{{{{ $labels.instance }}}}{targets.text()}: {text}"
+    return f"{targets.machine()}: {text}"
 
 
 def _sentence(text: str) -> str:

@@ -24,8 +24,7 @@ OfRun = Annotated[str, option("RUN", "Only alerts of this run.", "--run")]
 
 
 @app.callback(
-    invoke_without_command=True,
-    epilog="\b\nExample: trackside alerts --firing\nExample: trackside alerts show 17",
+    invoke_without_command=True, epilog="\b\nExample: trackside alerts --firing\nExample: trackside alerts show 17"
 )
 def alerts(
     context: typer.Context,

@@ -35,11 +35,7 @@ def capture(
     ] = False,
     memory: Annotated[bool, flag("--memory", "Record a snapshot of memory instead of a profile.")] = False,
     layers: Annotated[
-        bool,
-        flag(
-            "--layers",
-            "Record the layers of an observed model instead, for 100 steps or --steps.",
-        ),
+        bool, flag("--layers", "Record the layers of an observed model instead, for 100 steps or --steps.")
     ] = False,
     modules: Annotated[
         bool, flag("--modules", "Record time and activations of each module of a watched model instead.")

@@ -27,8 +27,7 @@ def compare(
     *,
     query: Query = "",
     baseline: Annotated[
-        str,
-        option("RUN", "Compare with this run, or this group of --group-by. [default: the first one]"),
+        str, option("RUN", "Compare with this run, or this group of --group-by. [default: the first one]")
     ] = "",
     group_by: Annotated[
         str, option("tag|name|config.KEY", "Statistics over the runs of each group, such as seeds.")
@@ -37,8 +36,7 @@ def compare(
         str, option("CONDITION", "Exit with status 3 if this holds for another run or group than the baseline.")
     ] = "",
     first_difference: Annotated[
-        bool,
-        flag("--first-difference", "Of two runs: the first step at which a key differs by a bit."),
+        bool, flag("--first-difference", "Of two runs: the first step at which a key differs by a bit.")
     ] = False,
     sort: Annotated[str, option("[-]KEY", "Order by this value; falling with - before it.")] = "",
     code: Annotated[bool, flag("--code", "Print how the code of the last run differs from the first's.")] = False,

@@ -28,10 +28,7 @@ def dashboards(
     prometheus_url: Annotated[
         str, option("URL", "Address at which Grafana reaches the Prometheus that scrapes the daemons.")
     ] = "http://127.0.0.1:9090",
-    datasource: Annotated[
-        bool,
-        flag("--datasource/--no-datasource", "Write the data source for Prometheus."),
-    ] = True,
+    datasource: Annotated[bool, flag("--datasource/--no-datasource", "Write the data source for Prometheus.")] = True,
     force: Annotated[bool, flag("--force", "Overwrite provisioning files that differ.")] = False,
 ) -> None:
     """Write the Grafana dashboards and the files that provision them and Prometheus.

@@ -131,7 +131,7 @@ def _read_status() -> dict[str, Any]:
     try:
         _read(gpu)
         return NvmlCollector(
-            nvml, gpu, on.expected, None if on.simulate else Path("/sys"), whole=not sees_part()
+            nvml, gpu, on.expected, None if on.simulate else Path("/sys"), whole=on.whole or not sees_part()
         ).status()
     finally:
         nvml.close()

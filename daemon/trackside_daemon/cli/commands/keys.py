@@ -14,8 +14,7 @@ def keys(
     directory: Annotated[Path, argument("DIR", "Directory of the keys, for --push.keys.")],
     *,
     client: Annotated[
-        list[str] | None,
-        option("NAME", "Name of a client, such as its machine; may be repeated.", "--client"),
+        list[str] | None, option("NAME", "Name of a client, such as its machine; may be repeated.", "--client")
     ] = None,
 ) -> None:
     """Make keys that let training jobs on other machines push to the daemon of this machine.

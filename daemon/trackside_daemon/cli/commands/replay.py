@@ -52,11 +52,7 @@ class _InvalidLines:
 
 def replay(
     file: Annotated[
-        str,
-        argument(
-            "PATH|RUN",
-            "A file of JSON lines or CSV, a run of another tool, - for standard input, or a run.",
-        ),
+        str, argument("PATH|RUN", "A file of JSON lines or CSV, a run of another tool, - for standard input, or a run.")
     ],
     *,
     only: Annotated[list[str] | None, option("ALERT", "Only this alert; may be repeated.")] = None,
@@ -65,14 +61,7 @@ def replay(
     explain: Annotated[str, option("ALERT", "Print why this alert fires at a step, or why not, with --at.")] = "",
     at: Annotated[int | None, option("STEP", "The step to explain.")] = None,
     rank: Annotated[int, option("N", "The rank to explain.")] = 0,
-    config_file: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "YAML file of the daemon's settings.",
-            "--config.file",
-        ),
-    ] = None,
+    config_file: Annotated[Path | None, option("FILE", "YAML file of the daemon's settings.", "--config.file")] = None,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:

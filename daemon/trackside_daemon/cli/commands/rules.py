@@ -16,6 +16,8 @@ from trackside_daemon.cli.options import option
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from trackside_daemon.alerts.rules.rule_file import Group, RuleFileOptions
 
 _LABEL = re.compile(r"(?:[a-z0-9.-]+/)?[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -40,10 +42,7 @@ class _Manifest(NamedTuple):
 
 def rules(
     *,
-    config_file: Annotated[
-        Path | None,
-        option("FILE", "YAML file of the daemons' settings.", "--config.file"),
-    ] = None,
+    config_file: Annotated[Path | None, option("FILE", "YAML file of the daemons' settings.", "--config.file")] = None,
     form: Annotated[
         RuleFormat, typer.Option("--format", help="A rule file, or a PrometheusRule of the Prometheus operator.")
     ] = RuleFormat.prometheus,
@@ -62,8 +61,7 @@ def rules(
         list[str], option("NAME", "The label of the targets with their cluster; may be repeated.")
     ] = ["cluster"],  # noqa: B006  typer copies it
     label: Annotated[
-        list[str] | None,
-        option("NAME=VALUE", "A label of it, such as release=prometheus; may be repeated."),
+        list[str] | None, option("NAME=VALUE", "A label of it, such as release=prometheus; may be repeated.")
     ] = None,
     namespace: Annotated[str, option("NAME", "Namespace of the PrometheusRule.")] = "",
 ) -> None:
@@ -79,8 +77,8 @@ def rules(
         if form is RuleFormat.prometheus and (label or namespace):
             raise CommandError("--label and --namespace apply only to a PrometheusRule: add --format kubernetes")
         manifest = _Manifest(dict(map(_pair, label or ())), _namespace(namespace))
-        places = (_label_name("--place-label", name) for name in place_label or ())
-        clusters = (_label_name("--cluster-label", name) for name in cluster_label)
+        clusters = [_label_name("--cluster-label", name, (*TARGETS.places, "namespace")) for name in cluster_label]
+        places = [_label_name("--place-label", name, ("namespace", *clusters)) for name in place_label or ()]
         targets = Targets(tuple(dict.fromkeys(clusters)), tuple(dict.fromkeys((*TARGETS.places, *places))))
         wanted = RuleFileOptions(_interval(scrape_interval), _job(job), _runbooks(runbook_url), targets)
         groups = _groups(config_file, wanted)
@@ -132,8 +130,8 @@ def _runbooks(text: str) -> str:
     return text
 
 
-def _label_name(flag: str, text: str) -> str:
-    """Return a label of targets that does not distinguish runs, ranks or GPUs."""
+def _label_name(flag: str, text: str, others: Collection[str]) -> str:
+    """Return a label of targets that does not distinguish runs, ranks or GPUs, and is none of the *others*."""
     from trackside_daemon.alerts.rules.recording import DISTINGUISHING_LABELS
 
     if not _PLACE.fullmatch(text):
@@ -141,6 +139,10 @@ def _label_name(flag: str, text: str) -> str:
     if text in DISTINGUISHING_LABELS:
         raise CommandError(
             f"{flag} {text}: this label distinguishes runs; give one of the targets' location, such as rack"
+        )
+    if text in others:
+        raise CommandError(
+            f"{flag} {text}: the rules know this label in another meaning, within a cluster or beyond; omit it"
         )
     return text
 

@@ -54,8 +54,7 @@ def run(
         str, option("KINDS", "What --restart answers: crash, hang, nan.", "--restart.on")
     ] = "crash,hang",
     restart_args: Annotated[
-        str,
-        option("TEXT", "Arguments when it starts again: '--resume {checkpoint}'.", "--restart.args"),
+        str, option("TEXT", "Arguments when it starts again: '--resume {checkpoint}'.", "--restart.args")
     ] = "",
     requeue: Annotated[bool, flag("--requeue", "With --restart: have Slurm requeue the job instead.")] = False,
     stop_on: Annotated[

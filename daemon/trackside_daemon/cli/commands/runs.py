@@ -67,13 +67,9 @@ def runs(
         str, option("TIME", "Only runs that started since then: 7d, 12h, 2026-11-01, 2026-11-01T08:00.")
     ] = "",
     until: Annotated[str, option("TIME", "Only runs that started until then; a day includes its end.")] = "",
-    limit: Annotated[
-        int,
-        option("N", "Maximum number of runs; 0 for 10000.", min=0, max=MOST_RUNS),
-    ] = 50,
+    limit: Annotated[int, option("N", "Maximum number of runs; 0 for 10000.", min=0, max=MOST_RUNS)] = 50,
     sort: Annotated[
-        str,
-        option("[-]KEY", "Order by a result of run.summary, name, step, loss or started; - before it: falling."),
+        str, option("[-]KEY", "Order by a result of run.summary, name, step, loss or started; - before it: falling.")
     ] = "",
     as_json: Json = False,
     storage_path: StoragePath = None,
@@ -122,11 +118,7 @@ def show(
         int, option("N", "Maximum number of metrics, over all ranks and attempts.", min=0, max=MOST_METRICS)
     ] = 2000,
     resources: Annotated[
-        bool,
-        flag(
-            "--resources",
-            "Instead, show statistics of the run's GPUs, host and processes.",
-        ),
+        bool, flag("--resources", "Instead, show statistics of the run's GPUs, host and processes.")
     ] = False,
     console: Annotated[bool, flag("--console", "Instead, print the last 10000 lines that run --console kept.")] = False,
     form: Form = "text",

@@ -140,12 +140,7 @@ def _show(url: str, *, as_json: bool) -> None:
 
 def _list(silences: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rows = [
-        [
-            shown(silence["id"]),
-            clock(silence["until"]),
-            _matchers(silence["labels"]),
-            shown(silence["comment"] or "-"),
-        ]
+        [shown(silence["id"]), clock(silence["until"]), _matchers(silence["labels"]), shown(silence["comment"] or "-")]
         for silence in silences
     ]
     return table(["ID", "UNTIL", "ALERTS", "COMMENT"], rows, flexible="  ~~")

@@ -48,14 +48,7 @@ class AgentsApi:
         actions: Whether messages may ask for the tools that act on a training.
     """
 
-    def __init__(
-        self,
-        history: HistoryAccess,
-        captures: CapturesApi,
-        waits: Waits,
-        *,
-        actions: bool,
-    ) -> None:
+    def __init__(self, history: HistoryAccess, captures: CapturesApi, waits: Waits, *, actions: bool) -> None:
         self._history = history
         self._captures = captures
         self._waits = waits

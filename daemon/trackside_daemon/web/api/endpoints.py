@@ -95,26 +95,22 @@ _ENDPOINTS = (
         "GET",
         "/overview",
         OverviewApi.overview,
-        description=(
-            "Unmeasured values are absent; ray is null without the collector ray. step is the highest of a run's "
-            "ranks; loss, progress_ratio, remaining_seconds and step_seconds are the lowest rank's; tokens and samples"
-            " per second are summed over all ranks, over 10 s or the last steps. sparkline is the loss of the attempt "
-            "so far, in at most 60 values. A run's alerts counts those without a silence; the list of alerts has the "
-            "200 worst, silenced ones last. An alert's id is null until the history has written it."
-        ),
+        description="Unmeasured values are absent; ray is null without the collector ray. step is the highest of a "
+        "run's ranks; loss, progress_ratio, remaining_seconds and step_seconds are the lowest rank's; tokens and "
+        "samples per second are summed over all ranks, over 10 s or the last steps. sparkline is the loss of the "
+        "attempt so far, in at most 60 values. A run's alerts counts those without a silence; the list of alerts has "
+        "the 200 worst, silenced ones last. An alert's id is null until the history has written it.",
     ),
     Endpoint(
         "GET",
         "/stream",
         OverviewApi.stream,
         StreamOfRun,
-        description=(
-            "Each event named overview has the answer of /overview. With run, events named run follow: the run's id, "
-            "state, highest step, time, and as values the newest [step, time, value] of each key and rank, of at most "
-            "4096 series. A slow client misses events and receives the newest. Of more than 100 clients, further ones "
-            "get 503. A browser's EventSource cannot send the token: a page reads the body of fetch as it arrives, so "
-            "that no URL, cookie or log has the token."
-        ),
+        description="Each event named overview has the answer of /overview. With run, events named run follow: the "
+        "run's id, state, highest step, time, and as values the newest [step, time, value] of each key and rank, of "
+        "at most 4096 series. A slow client misses events and receives the newest. Of more than 100 clients, further "
+        "ones get 503. A browser's EventSource cannot send the token: a page reads the body of fetch as it arrives, "
+        "so that no URL, cookie or log has the token.",
         types=("text/event-stream",),
     ),
     table.Runs,
@@ -123,10 +119,8 @@ _ENDPOINTS = (
         "POST",
         "/runs/{id}/about",
         HistoryApi.describe_run,
-        description=(
-            "What is absent stays. The answer is the run as in /runs/{id}, without its series. A run can be renamed "
-            "when it has ended. If it is resumed, its name and tags are the training's again."
-        ),
+        description="What is absent stays. The answer is the run as in /runs/{id}, without its series. A run can be "
+        "renamed when it has ended. If it is resumed, its name and tags are the training's again.",
         body='{"name": "baseline", "notes": "with the old tokenizer", "tags": ["paper"]}',
         body_type=DescribeBody,
         errors=(400, 409),
@@ -137,12 +131,10 @@ _ENDPOINTS = (
         "/runs/{id}/export",
         HistoryApi.export,
         Export,
-        description=(
-            "The file has every sample, or those of the keys, ranks, attempt and window. Without rank, it has all "
-            "ranks. The header X-Trackside-Samples is their number, also for HEAD. JSON and JSON lines have all events"
-            " and alerts too, and at most 4096 keys a line: pushes of more are split. A CSV file has at most 16384 "
-            "keys."
-        ),
+        description="The file has every sample, or those of the keys, ranks, attempt and window. Without rank, it has "
+        "all ranks. The header X-Trackside-Samples is their number, also for HEAD. JSON and JSON lines have all "
+        "events and alerts too, and at most 4096 keys a line: pushes of more are split. A CSV file has at most 16384 "
+        "keys.",
         types=("text/csv", "application/json", "application/jsonl"),
     ),
     Endpoint(
@@ -185,11 +177,9 @@ _ENDPOINTS = (
         "POST",
         "/runs/{id}/captures",
         CapturesApi.begin_capture,
-        description=(
-            "The answer comes at once; read /captures/{capture} until its state is summarised or failed. kind is "
-            "profile, stacks, memory, flight_recorder or layers. A profile takes steps (10) or seconds, and shapes, "
-            "stacks or memory; layers take steps (100). Without ranks, it is of all."
-        ),
+        description="The answer comes at once; read /captures/{capture} until its state is summarised or failed. kind "
+        "is profile, stacks, memory, flight_recorder or layers. A profile takes steps (10) or seconds, and shapes, "
+        "stacks or memory; layers take steps (100). Without ranks, it is of all.",
         body='{"kind": "profile", "steps": 10, "ranks": [0, 3], "stacks": true}',
         body_type=CaptureBody,
         errors=(409,),
@@ -203,10 +193,8 @@ _ENDPOINTS = (
         "/mcp",
         AgentsApi.send_message,
         MessageParameters,
-        description=(
-            "A message is a JSON-RPC object; one without an id is answered by 202. A call of the tool wait is answered"
-            " when something happens. Tools that act on a training need the role write. See docs/agents.md."
-        ),
+        description="A message is a JSON-RPC object; one without an id is answered by 202. A call of the tool wait is "
+        "answered when something happens. Tools that act on a training need the role write. See docs/agents.md.",
         body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
         needs="read",
     ),
@@ -216,9 +204,8 @@ _ENDPOINTS = (
         "POST",
         "/runs/{id}/checkpoints/audit",
         HistoryApi.audit_checkpoints,
-        description=(
-            "The answer comes at once; the audit of a checkpoint is over when its checked is later than the request."
-        ),
+        description="The answer comes at once; the audit of a checkpoint is over when its checked is later than the "
+        "request.",
     ),
     table.Console,
     table.Media,
@@ -234,10 +221,8 @@ _ENDPOINTS = (
         "POST",
         "/alerts/test",
         AlertsApi.test_alert,
-        description=(
-            "severity is info, warning or critical. run is a run's name; such a run need not exist. /alerts lists the "
-            "alert a moment later under the label test of the answer, and in notified the receivers that got it."
-        ),
+        description="severity is info, warning or critical. run is a run's name; such a run need not exist. /alerts "
+        "lists the alert a moment later under the label test of the answer, and in notified the receivers that got it.",
         body='{"severity": "warning", "run": ""}',
         body_type=TestBody,
         errors=(409,),
@@ -248,10 +233,8 @@ _ENDPOINTS = (
         "POST",
         "/alerts/{number}/dismiss",
         AlertsApi.dismiss_alert,
-        description=(
-            "With dismissed=false, take that back. trackside tune learns from these marks. The alert fires on: silence"
-            " it if it disturbs you."
-        ),
+        description="With dismissed=false, take that back. trackside tune learns from these marks. The alert fires on: "
+        "silence it if it disturbs you.",
         body='{"dismissed": true, "comment": ""}',
         body_type=DismissBody,
         errors=(400,),
@@ -261,12 +244,10 @@ _ENDPOINTS = (
         "POST",
         "/silences",
         AlertsApi.add_silence,
-        description=(
-            "labels are patterns with * and ?, all of which must match: alert is the alert's name, run the run's, "
-            "others are the alert's labels; none match all alerts. for is in seconds, 7200 by default and 2592000 at "
-            "most. firing lists the firing alerts that match. The answer waits until the history has written the "
-            "silence; if that fails, kept is false, why says why, and the silence ends when the daemon does."
-        ),
+        description="labels are patterns with * and ?, all of which must match: alert is the alert's name, run the "
+        "run's, others are the alert's labels; none match all alerts. for is in seconds, 7200 by default and 2592000 "
+        "at most. firing lists the firing alerts that match. The answer waits until the history has written the "
+        "silence; if that fails, kept is false, why says why, and the silence ends when the daemon does.",
         body='{"labels": {"alert": "LossSpike", "run": "debug-*"}, "for": 7200, "comment": ""}',
         body_type=SilenceBody,
         errors=(409,),
@@ -279,11 +260,10 @@ _ENDPOINTS = (
         "POST",
         "/gpu/pause",
         GpuApi.pause_gpu,
-        description=(
-            "for is in seconds, or null for no end. The answer waits until the device files are closed, at most seven "
-            "seconds. released is false when the daemon's own worker hangs in the driver. holders are the processes "
-            "that have the device files open, as far as the daemon may see them. A second pause replaces the first."
-        ),
+        description="for is in seconds, or null for no end. The answer waits until the device files are closed, at "
+        "most seven seconds. released is false when the daemon's own worker hangs in the driver. holders are the "
+        "processes that have the device files open, as far as the daemon may see them. A second pause replaces the "
+        "first.",
         body='{"for": 600}',
         body_type=PauseBody,
         needs="admin",
@@ -300,31 +280,25 @@ _ENDPOINTS = (
         "/machine",
         MachineApi.machine,
         Machine,
-        description=(
-            "Without key, families lists those that have values. Points are [0, time, min, max, last, 0, mean]; a "
-            "counter has its growth per second. A window that begins within the last hour has each second since the "
-            "daemon began."
-        ),
+        description="Without key, families lists those that have values. Points are [0, time, min, max, last, 0, "
+        "mean]; a counter has its growth per second. A window that begins within the last hour has each second since "
+        "the daemon began.",
     ),
     Endpoint(
         "GET",
         "/processes",
         ProcessesApi.processes,
-        description=(
-            "Each rank is followed by its descendants, parents first; then come other processes on GPUs, with run "
-            "null. role is rank, dataloader, other or gpu; state is the letter of /proc/PID/stat. gpus has the "
-            "process's memory on each GPU, and its SM utilization where the driver measures it. user and command are "
-            "null if the daemon may not see them. With --no-collector.process, only processes on GPUs are listed."
-        ),
+        description="Each rank is followed by its descendants, parents first; then come other processes on GPUs, with "
+        "run null. role is rank, dataloader, other or gpu; state is the letter of /proc/PID/stat. gpus has the "
+        "process's memory on each GPU, and its SM utilization where the driver measures it. user and command are null "
+        "if the daemon may not see them. With --no-collector.process, only processes on GPUs are listed.",
     ),
     Endpoint(
         "POST",
         "/processes/{pid}/end",
         ProcessesApi.end_process,
-        description=(
-            "Only processes that /processes lists with a run, and with their started, so that another process with the"
-            " same number is not ended. kill sends SIGKILL."
-        ),
+        description="Only processes that /processes lists with a run, and with their started, so that another process "
+        "with the same number is not ended. kill sends SIGKILL.",
         body='{"started": 1795729600.7, "kill": false}',
         body_type=EndBody,
         errors=(400, 403, 409),

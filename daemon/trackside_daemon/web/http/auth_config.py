@@ -74,7 +74,7 @@ class FairQueue(Generic[Item]):
         """Add an item; return the one that lost its place to it, if any.
 
         Raises:
-            FullError: There is no place: too many items of its source wait, or of its address and none has fewer.
+            QueueFullError: There is no place: too many items of its source wait, or of its address and none has fewer.
         """
         own = self._waiting.get(source.address, {}).get(source.user, ())
         if len(own) >= self._each:
@@ -114,10 +114,6 @@ class FairQueue(Generic[Item]):
             del self._waiting[address]
         self._size -= 1
         return item
-
-
-class PasswordQueueFullError(Exception):
-    """The limit of waiting passwords is reached."""
 
 
 class _PendingCheck(NamedTuple):
@@ -166,7 +162,7 @@ class Passwords:
             address: The client's address. Endless guesses of one address do not keep out the others.
 
         Raises:
-            PasswordQueueFullError: Too many passwords wait for a check.
+            QueueFullError: Too many passwords wait for a check.
         """
         known_hash = users.get(user)
         hashed = known_hash or _dummy_hash(users)
@@ -174,7 +170,11 @@ class Passwords:
         if known_hash and self._matches_cache(user, digest):
             return True
         check = _PendingCheck(asyncio.get_running_loop().create_future(), password, hashed)
-        self._enqueue(check, RequestOrigin(address, user))
+        displaced = self._waiting.put(RequestOrigin(address, user), check)
+        if displaced is not None and not displaced.result.done():
+            displaced.result.set_exception(QueueFullError())
+        if not self._checking:
+            self._check_next()
         passed = await check.result
         if not known_hash or not passed:
             return False
@@ -187,16 +187,6 @@ class Passwords:
 
     def _matches_cache(self, user: str, digest: bytes) -> bool:
         return hmac.compare_digest(self._cache.get(user, b""), digest)
-
-    def _enqueue(self, check: _PendingCheck, source: RequestOrigin) -> None:
-        try:
-            displaced = self._waiting.put(source, check)
-        except QueueFullError:
-            raise PasswordQueueFullError from None
-        if displaced is not None and not displaced.result.done():
-            displaced.result.set_exception(PasswordQueueFullError())
-        if not self._checking:
-            self._check_next()
 
     def _check_next(self) -> None:
         """Begin the next check; several would only delay each other."""
@@ -316,7 +306,7 @@ class WebConfigMiddleware:
             address = (scope.get("client") or ("",))[0]
             if given is not None and await self._passwords.verify(users, *given, address):
                 return None
-        except PasswordQueueFullError:
+        except QueueFullError:
             return error_response(429, "passwords", "too many passwords are waiting to be checked; try again", _CLOSE)
         challenge = {"WWW-Authenticate": 'Basic realm="trackside", charset="UTF-8"', **_CLOSE}
         message = "a user name and password from the web configuration are required"

@@ -143,16 +143,12 @@ class ConfigFile:
             raise WebConfigError(f"{self._file}: tls_server_config.{error}") from None
 
     def _warn_of_exposed_key(self, file: Path | None) -> None:
-        exposed = file is not None and _is_exposed(file)
+        exposed = False
+        with suppress(OSError):
+            exposed = file is not None and bool(file.stat().st_mode & stat.S_IROTH)
         if exposed and not self._key_exposed:
             log.warning("%s: tls_server_config.key_file: all users can read it; to fix that: chmod o= %s", file, file)
         self._key_exposed = exposed
-
-
-def _is_exposed(file: Path) -> bool:
-    with suppress(OSError):
-        return bool(file.stat().st_mode & stat.S_IROTH)
-    return False
 
 
 def _refuse_weakening(old: WebConfig, new: WebConfig, file: Path | None) -> None:

@@ -3,8 +3,8 @@
 | alert | why this threshold |
 |---|---|
 | GpuLost | a GPU that is lost for 10 s does not recover; shorter is a slow driver |
-| GpuMissing | for five minutes fewer GPUs than expected, and none of them is reported as lost |
-| GpuXid | errors that need a reset, a drain or a replacement by NVIDIA's guide are critical; errors of the application are warnings; all others are info |
+| GpuMissing | for five minutes fewer GPUs than expected, none of them is reported as lost, and no call to the driver hangs |
+| GpuXid | errors that need a reset, a drain or a replacement by NVIDIA's guide are critical; errors of the application and unknown ones are warnings; 45, the cleanup after another error, is info |
 | GpuEccUncorrectable | data was wrong, so one error is enough; where an Xid error reports it, GpuXid fires instead |
 | GpuRowRemap | pending: the next reset replaces the row; failed: no spare rows are left |
 | NvlinkDegraded | healthy links never need recovery; corrected errors happen, but not a hundred in ten minutes |
@@ -33,9 +33,10 @@ GPU = ("gpu", "uuid")
 MINUTE = 60.0
 LATELY = 600.0
 
-FATAL = "48|62|63|64|74|79|92|94|95|119|120|140"
+FATAL = "46|48|62|64|74|79|92|94|95|119|120|140"
 MEMORY = "48|63|64|92|94|95"  # xid errors that report an uncorrectable error of the memory in detail
 APPLICATION = "13|31|43"
+CLEANUP = "45"  # follows another error, or the end of a process
 CORRECTED = "crc.*|replay|ecc"
 
 CORE = (Matcher("sensor", "gpu"),)
@@ -70,7 +71,7 @@ def _errors() -> list[Rule]:
 
     xid = "GPU {gpu} had Xid {xid}, {value:whole} in the last {window}"
     lost = Query(gpu.UP, below=0.5)
-    missing = Query(nvml.EXPECTED, minus=Query(nvml.VISIBLE), above=0.5, unless=(lost,))
+    missing = Query(nvml.EXPECTED, minus=Query(nvml.VISIBLE), above=0.5, unless=(lost, Query(nvml.STUCK, above=0.5)))
     uncorrected, by_xid = (Matcher("kind", "uncorrected"),), (xids(MEMORY),)
     damaged = Query(gpu.ECC_ERRORS, uncorrected, "change", LATELY, on=GPU, by=GPU, above=0.0, unless=by_xid)
     pending, failed = Query(gpu.ROW_REMAP_PENDING, above=0.5), Query(gpu.ROW_REMAP_FAILED, above=0.5)
@@ -85,7 +86,8 @@ def _errors() -> list[Rule]:
         Rule("GpuMissing", "critical", missing, "{value:whole} of the machine's GPUs are missing", lasting=300.0),
         Rule("GpuXid", "critical", xids(FATAL), f"{xid}: a hardware error"),
         Rule("GpuXid", "warning", xids(APPLICATION), f"{xid}: an application error"),
-        Rule("GpuXid", "info", xids(f"{FATAL}|{APPLICATION}", "!~"), xid),
+        Rule("GpuXid", "warning", xids(f"{FATAL}|{APPLICATION}|{CLEANUP}", "!~"), xid, variant="other"),
+        Rule("GpuXid", "info", xids(CLEANUP), f"{xid}: a process was cleaned up"),
         Rule(
             "GpuEccUncorrectable",
             "critical",

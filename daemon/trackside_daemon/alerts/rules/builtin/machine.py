@@ -2,14 +2,14 @@
 
 | alert | why this threshold |
 |---|---|
-| HostMemoryPressure | below 5 % and 16 GiB the kernel drops caches that it needs; jobs that requested nearly all memory stay there for days, so critical only if all processes also wait for memory a tenth of the time |
+| HostMemoryPressure | below 5 % and 16 GiB the kernel drops caches that it needs; jobs that requested nearly all memory stay there for days, so critical only if for two minutes all processes also wait for memory a tenth of the time |
 | IoBottleneck | for five minutes, all processes wait for I/O a fifth of the time, so steps wait too |
 | CpuSaturated | for five minutes, something waits for a CPU half of the time: the data loader or the rank; or a container reached its CPU limit in a quarter of the periods |
-| ContainerMemoryPressure | critical: near the limit without cached files, which fill every container in the end and which the kernel drops before it kills a process; warning: near the limit with caches, and a tenth of the time lost waiting for memory |
+| ContainerMemoryPressure | near the limit, with less than 16 GiB left, without cached files, which fill every container in the end and which the kernel drops before it kills a process: a warning after five minutes, critical if for two minutes a tenth of the time is also lost waiting for memory, as on the host; warning: the same time lost near the limit with caches |
 | OomKilled | the kernel killed a process; if it was a rank or a worker, another alert reports that, so info |
 | DiskFilling | less than 5 % and 100 GB are free for five minutes; or the trend of the last hour reaches 0 within four hours. The trend needs less than 40 % free, so that one large file does not count as a trend; or the next checkpoint, of the size of the last one, does not fit |
-| FilesystemDead | no answer for ten seconds, as from a network mount whose server is gone; a slow one answers sooner |
-| InfinibandDegraded | a port was up within the last hour and has been down for a minute; or its link went down in the last ten minutes, which should never happen |
+| FilesystemDead | no answer for ten seconds is a warning, as from a network mount whose server is gone; a slow one answers sooner; critical after two minutes, since a server that fails over answers again after 30 to 90 seconds |
+| InfinibandDegraded | a port has been down for a minute and was up since its driver was loaded, as its counter of lost links tells, or within the last hour where there is no such counter; or its link went down in the last ten minutes, which should never happen |
 | ShmFull | a data loader worker that finds /dev/shm full dies of SIGBUS, so fire at nine tenths of the peak |
 | FdsExhausted | at the limit the next file or socket fails, so fire at nine tenths |
 | DataLoaderDied | one death is enough: the rank fails at its next batch |
@@ -37,6 +37,7 @@ CGROUP = ("cgroup",)
 MOUNT = ("mountpoint", "fstype")
 PORT = ("device", "port")
 RANK = ("run", "rank")
+ACTIVE = 3.5  # a port with a lower state carries no data
 
 NOT_SHM = (Matcher("mountpoint", "/dev/shm", "!="),)  # noqa: S108  only named
 WRITABLE = Query(host.FILESYSTEM_READONLY, below=0.5)
@@ -49,7 +50,8 @@ RUNS = Query(
 def rules(thresholds: ThresholdsSection) -> dict[str, list[Rule]]:
     """Return the rules by subsystem in the order of the table, those of containers behind those of the host."""
     return {
-        "host": [*_host(thresholds), *_container(thresholds), *_infiniband()],
+        "host": [*_host(thresholds), *_container(thresholds)],
+        "infiniband": _infiniband(),
         "disk": _disk(thresholds),
         "process": [*_process(thresholds), *_ray(thresholds)],
     }
@@ -68,6 +70,7 @@ def _host(thresholds: ThresholdsSection) -> list[Rule]:
             "critical",
             replace(low, only=(floor, stalled)),
             "only {value:percent} of the host's memory is available, all processes wait for it, and the OOM killer is near",
+            lasting=2 * MINUTE,
             keep_firing=MINUTE,
         ),
         Rule(
@@ -110,15 +113,17 @@ def _host(thresholds: ThresholdsSection) -> list[Rule]:
 def _container(thresholds: ThresholdsSection) -> list[Rule]:
     limit, most, stalled = Query(cgroup.LIMIT), thresholds.container_memory_ratio, thresholds.host_memory_stalled_ratio
     waits = Query(cgroup.WAITING, (Matcher("resource", "memory"),), "rate", MINUTE, above=stalled)
+    room = Query(cgroup.LIMIT, minus=Query(cgroup.UNRECLAIMABLE), on=CGROUP, below=thresholds.host_memory_bytes)
     periods = Query(cgroup.PERIODS, (), "rate", MINUTE)
     throttled = thresholds.cpu_throttled_ratio
     return [
         Rule(
             "ContainerMemoryPressure",
             "critical",
-            Query(cgroup.UNRECLAIMABLE, over=limit, on=CGROUP, above=most),
-            "the cgroup {cgroup} uses {value:percent} of its memory limit without caches, and the OOM killer is near",
-            lasting=30.0,
+            Query(cgroup.UNRECLAIMABLE, over=limit, on=CGROUP, above=most, only=(room, waits)),
+            "the cgroup {cgroup} uses {value:percent} of its memory limit without caches and waits for memory, "
+            "and the OOM killer is near",
+            lasting=2 * MINUTE,
             keep_firing=MINUTE,
             variant="held",
         ),
@@ -130,6 +135,15 @@ def _container(thresholds: ThresholdsSection) -> list[Rule]:
             lasting=30.0,
             keep_firing=MINUTE,
             variant="stalled",
+        ),
+        Rule(
+            "ContainerMemoryPressure",
+            "warning",
+            Query(cgroup.UNRECLAIMABLE, over=limit, on=CGROUP, above=most, only=(room,)),
+            "the cgroup {cgroup} uses {value:percent} of its memory limit without caches, for 5 min already",
+            lasting=LONG,
+            keep_firing=MINUTE,
+            variant="full",
         ),
         Rule(
             "CpuSaturated",
@@ -187,6 +201,13 @@ def _disk(thresholds: ThresholdsSection) -> list[Rule]:
             "FilesystemDead",
             "critical",
             Query(host.FILESYSTEM_DEVICE_ERROR, above=0.5),
+            "the file system at {mountpoint} has not answered for 2 min",
+            lasting=2 * MINUTE,
+        ),
+        Rule(
+            "FilesystemDead",
+            "warning",
+            Query(host.FILESYSTEM_DEVICE_ERROR, above=0.5),
             "the file system at {mountpoint} does not answer",
             lasting=10.0,
         ),
@@ -194,14 +215,23 @@ def _disk(thresholds: ThresholdsSection) -> list[Rule]:
 
 
 def _infiniband() -> list[Rule]:
+    was_up = (Query(infiniband.COUNTERS["link_downed"], above=0.5),)
     return [
         Rule(
             "InfinibandDegraded",
             "warning",
-            Query(infiniband.STATE, (), "change", HOUR, by=PORT, below=-0.5),
-            "port {port} of {device} is down, and was up within the last {window}",
+            Query(infiniband.STATE, on=PORT, below=ACTIVE, only=was_up),
+            "port {port} of {device} is down, and was up since the driver was loaded",
             lasting=MINUTE,
             variant="down",
+        ),
+        Rule(
+            "InfinibandDegraded",
+            "warning",
+            Query(infiniband.STATE, (), "change", HOUR, on=PORT, below=-0.5, unless=was_up),
+            "port {port} of {device} is down, and was up within the last {window}",
+            lasting=MINUTE,
+            variant="lately",
         ),
         Rule(
             "InfinibandDegraded",
