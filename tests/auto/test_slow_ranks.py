@@ -46,7 +46,7 @@ CASES = {
     "batch of a rank": Case((*ONE, "before"), "straggler", r"rank 2 takes [\d.]+ m?s longer in prepare"),
 }
 
-SEEN = ("forward of a rank", "backward of a rank")
+SEEN = ("forward of a rank", "backward of a rank", "batch of a rank")
 """What tests/model/test_time_ledger.py and tests/client/test_step_stages.py show in part."""
 
 

@@ -698,7 +698,14 @@ def test_what_cannot_be_timed_costs_itself_alone(timed: trackside.Run, found: Fo
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own
-@pytest.mark.parametrize("how", ["outer", "in place", "a function", "a function, later"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "outer",
+        "a function",
+        *(pytest.param(how, marks=[pytest.mark.only_soak]) for how in ("in place", "a function, later")),
+    ],
+)
 def test_compiled_models_have_the_same_graphs_with_stages(timed: trackside.Run, found: Found, how: str) -> None:
     def train() -> tuple[Any, ...]:
         count_graphs_anew()
