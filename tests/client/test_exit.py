@@ -430,6 +430,9 @@ def test_a_forked_child_that_asks_for_it_has_a_run_of_its_own(daemon: Daemon, fi
         assert number(daemon, "loss", name) == loss
 
 
+@pytest.mark.skipif(
+    (3, 12) <= sys.version_info < (3, 12, 2), reason="a second interpreter of 3.12.1 crashes when it imports msgspec"
+)
 def test_a_second_interpreter_of_the_process_pushes_nothing_and_warns_once(
     daemon: Daemon, start: Callable[..., Process]
 ) -> None:

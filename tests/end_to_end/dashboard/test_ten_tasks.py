@@ -34,7 +34,7 @@ run.push(step=1, loss=1.0)
 
 
 class Task(NamedTuple):
-    """What a task takes from the page that it begins on, by gesture: a click, a choice, a key, or a text that is typed."""
+    """The clicks and keys of a task, from the page that it begins on, and the command that does the same."""
 
     clicks: int
     keys: int
@@ -193,7 +193,7 @@ def test_ten_tasks_take_at_most_four_gestures_each(lab: Daemon, open_page: Calla
         if task.command and task.command[0] != "delete":
             command = [word.format(**names) for word in task.command]
             asked = [sys.executable, "-m", "trackside_daemon", *command, f"--storage.path={lab.history}"]
-            ended = subprocess.run(asked, check=False, capture_output=True, text=True)
+            ended = subprocess.run(asked, check=False, capture_output=True, text=True, cwd=tmp_path)
             assert ended.returncode == 0, ended.stderr
     page = open_page(lab, "/runs")
     hands = Hands(page)
