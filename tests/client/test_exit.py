@@ -266,7 +266,7 @@ def test_ctrl_c_while_the_end_is_being_sent_cuts_it_short_without_a_traceback(
     assert len(list(orphaned_sessions([spool], None))) == 2
 
 
-def test_a_run_whose_end_nobody_waited_for_is_sent_before_the_process_ends(
+def test_a_run_that_ended_without_a_wait_is_sent_before_the_process_ends(
     router: Router, start: Callable[..., Process], spool: Path
 ) -> None:
     process = start(
