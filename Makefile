@@ -133,7 +133,7 @@ format: $(VENV)/.dev
 # DEB_PIP: options for pip, such as --no-index --find-links=wheels without a network.
 deb: $(VENV)/.dev
 	$(SAY) 'a Debian package for the Python of this system'
-	@mkdir -p dist && $(BIN)/python -m pip wheel $(QUICK) --no-deps --wheel-dir dist .
+	@mkdir -p dist && $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	@PIP="$(BIN)/python -m pip" sh deploy/deb/build.sh dist/trackside-*.whl dist $(DEB_PIP)
 
 # The pages keep their places, so that the links between them work in a clone and on the site.

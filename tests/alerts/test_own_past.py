@@ -164,4 +164,4 @@ def test_prometheus_reads_the_alert_of_the_daemon_and_the_file_explains_it(tmp_p
         "trackside.detectors",
         'alert:trackside_alert_firing:held20m{alert="LossIncrease"}',
     )
-    assert "Prometheus knows no run's own past and no steps" in rule["annotations"]["description"]
+    assert "it knows the run's own past and its owner" in rule["annotations"]["description"]

@@ -158,6 +158,7 @@ def test_the_start_up_module_has_the_syntax_of_old_versions() -> None:
     )
 
 
+@pytest.mark.usefixtures("only_soak")
 @pytest.mark.skipif(
     find_spec("lightning") is None or find_spec("transformers") is None, reason="they are not installed"
 )

@@ -122,8 +122,8 @@ def test_without_a_command_it_shows_what_there_is() -> None:
     ("arguments", "message"),
     [
         (["daemon", "--sample.intervall=1s"], "--sample.interval"),
-        (["daemon", "--web.listen-adress=x"], "--web.listen-address"),
         (["daemon", "--collector.gpu.skipp=x"], "--collector.gpu.skip"),
+        (["daemon", "--alerts.sinks.webhook.url=x"], "or by $TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL"),
         (["deamon"], "daemon"),
         (["daemon", "now"], "now"),
     ],

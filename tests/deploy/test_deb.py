@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,14 @@ def test_the_package_has_a_daemon_that_runs_and_the_files_of_systemd(tmp_path: P
     for ours, theirs in found.items():
         assert (root / theirs).read_text() == (ROOT / "deploy" / "systemd" / ours).read_text()
     assert good("dpkg-deb", "--info", package, "conffiles") == "/etc/default/trackside\n"
+
+
+def test_make_gives_pip_only_options_that_it_has() -> None:
+    recipe = subprocess.run(["make", "-n", "deb"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (words,) = re.findall(r"-m pip (wheel .*)", recipe)
+    pip = [sys.executable, "-m", "pip", "wheel", "--help"]
+    known = subprocess.run(pip, capture_output=True, text=True, check=True).stdout
+    assert [word for word in words.split() if word.startswith("--") and word not in known] == []
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "deploy" / "deb").iterdir()), ids=lambda path: path.name)

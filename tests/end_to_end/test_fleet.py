@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside_daemon.bridges import fleet as fleet_module
-from trackside_daemon.bridges.fleet import QUERIES, Fleet, joined
+from trackside_daemon.bridges.fleet import FIRST_QUERIES, QUERIES, Fleet, joined
 from trackside_daemon.bridges.parquet import fleet as archived_module
 from trackside_daemon.bridges.parquet.layout import schemas
 from trackside_daemon.bridges.settings import FleetSection, PrometheusSection
@@ -134,6 +134,10 @@ def listed(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {run["id"]: run for run in found["runs"]}
 
 
+def numbers(runs: dict[str, dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    return {id_: (run["state"], run["step"], run["loss"]) for id_, run in runs.items()}
+
+
 def fleet_of(url: str) -> Fleet:
     return Fleet(FleetSection(prometheus=PrometheusSection(url=url)), "")
 
@@ -144,10 +148,10 @@ def check_live(url: str, machines: list[Machine], monkeypatch: pytest.MonkeyPatc
     runs = eventually(lambda: (found := listed(fleet.runs())).keys() == {"llama-id", "other-id", "dead-id"} and found)
     one, two = machines
     assert eventually(lambda: listed(fleet.runs())["llama-id"]["host"] == "node1, node2")
-    runs = listed(fleet.runs())
     own = {**two.listed(), **one.listed()}
     own["llama-id"] = (*own["llama-id"][:1], 103, 2.5)  # the highest step of both, and the loss of the lowest rank
-    assert {id_: (run["state"], run["step"], run["loss"]) for id_, run in runs.items()} == own
+    assert eventually(lambda: numbers(listed(fleet.runs())) == own)
+    runs = listed(fleet.runs())
     assert runs["llama-id"]["url"] == f"{one.service.url}/runs/llama-id"
     assert runs["dead-id"]["url"] == f"{two.service.url}/runs/dead-id"
     assert [runs["dead-id"]["ended"], runs["llama-id"]["ended"]] == [pytest.approx(NOW, abs=1), None]
@@ -209,7 +213,8 @@ def server(samples: Callable[[str], list[tuple[dict[str, str], str]]]) -> Iterat
     """Yield the fleet of a server that answers each query of a name with some series and their values."""
 
     def answer(request: Request) -> Response:
-        of = next(one for one, text in QUERIES.items() if text == request.query_params["query"])
+        known = [*QUERIES.items(), *FIRST_QUERIES.items()]
+        of = next(one for one, text in known if text == request.query_params["query"])
         found = [{"metric": labels, "value": [1, value]} for labels, value in samples(of)]
         return Response(json.dumps({"status": "success", "data": {"result": found}}))
 

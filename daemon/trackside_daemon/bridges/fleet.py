@@ -54,21 +54,24 @@ class _Answer(msgspec.Struct):
     error: str = ""
 
 
-QUERIES = {
-    "info": f.RUN_INFO.name,
-    "state": f"{f.STATE.name} == 1",
-    "step": f"max without (rank) ({f.STEP.name})",
-    "started": f"min without (rank) ({f.STARTED.name})",
-    "ended": f"max without (rank) ({f.ENDED_AT.name})",
-    # Rank 0 is on one of a run's machines, and the others have some higher rank as their lowest.
-    **{
-        name: f'{family}{{rank="0",{keys}}} or ignoring (rank) {family}{{{keys}}}'
-        for name, family, keys in (
-            ("loss", f.KNOWN["loss"].name, ""),
-            ("other losses", f.VALUE.name, f'key=~"{"|".join(LOSSES[1:])}"'),
-        )
-    },
-}
+def _queries(ranks: str) -> dict[str, str]:
+    """Return the queries by what they are for; rank 0 is on one of a run's machines, the others have a higher one as their lowest."""
+    losses = (("loss", f.KNOWN["loss"].name, ""), ("other losses", f.VALUE.name, f'key=~"{"|".join(LOSSES[1:])}",'))
+    return {
+        "info": f.RUN_INFO.name,
+        "state": f"{f.STATE.name} == 1",
+        "step": f"max without (rank) ({f.STEP.name}{{{ranks}}})",
+        "started": f"min without (rank) ({f.STARTED.name}{{{ranks}}})",
+        "ended": f"max without (rank) ({f.ENDED_AT.name})",
+        **{
+            name: f'{family}{{{keys}rank="0"}} or ignoring (rank) {family}{{{keys}{ranks}}}'
+            for name, family, keys in losses
+        },
+    }
+
+
+# The series of all ranks take a server five times as long.
+FIRST_QUERIES, QUERIES = _queries('rank="0"'), _queries('rank!=""')
 
 
 def _vector(url: str, headers: Mapping[str, str], context: ssl.SSLContext, query: str) -> list[_Sample]:
@@ -85,10 +88,10 @@ def _vector(url: str, headers: Mapping[str, str], context: ssl.SSLContext, query
     return answer.data.result
 
 
-def _live_runs(ask: Callable[[str], list[_Sample]], page: Callable[[Labels], str]) -> Runs:
+def _live_runs(ask: Callable[[str], list[_Sample]], queries: Mapping[str, str], page: Callable[[Labels], str]) -> Runs:
     """Return the runs that a server knows now, newest first, one row for each run on all its machines, with the address of its page."""
-    with ThreadPoolExecutor(len(QUERIES), "trackside-fleet") as threads:
-        found = dict(zip(QUERIES, threads.map(ask, QUERIES.values()), strict=True))
+    with ThreadPoolExecutor(len(queries), "trackside-fleet") as threads:
+        found = dict(zip(queries, threads.map(ask, queries.values()), strict=True))
     losses: dict[Key, tuple[int, float]] = {}
     places = {key: place for place, key in enumerate(LOSSES)}
     others = sorted(found["other losses"], key=lambda one: (_rank(one), places.get(one.metric.get("key", ""), 0)))
@@ -169,38 +172,36 @@ def _merged(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
+Ask: TypeAlias = Callable[[bool], Iterator[tuple[Runs, str]]]
+"""Asks for runs, and yields them and what is wrong; if none are known yet, first those that come soon."""
+
+
 class _Engine:
-    """An engine that has runs: its last answer, and a thread that asks again once that is due, so that no request waits long.
+    """An engine that has runs: its last answer, and a thread that asks again once that is due, so that no request waits long."""
 
-    Args:
-        name: Its runs.
-        ask: Returns them, and what is wrong.
-        seconds: Between two questions.
-        kept: Seconds for which an answer is shown.
-    """
-
-    def __init__(self, name: str, ask: Callable[[], tuple[Runs, str]], seconds: float, kept: float) -> None:
+    def __init__(self, name: str, ask: Ask, seconds: float, kept: float) -> None:
         self._name, self._ask, self._seconds, self._kept = name, ask, seconds, kept
         self._answer: tuple[float, Runs, str] = (-inf, [], "")
         self._lock = threading.Lock()
         self._thread = threading.Thread()
+        self._answered = threading.Event()
 
-    def answer(self, patience: float = 0.0) -> tuple[Runs, str, str]:
+    def answer(self, patience: float) -> tuple[Runs, str, str]:
         """Return the runs, what is wrong, and a note if they are not read yet; wait for a due answer at most *patience*."""
         with self._lock:
             if time.monotonic() - self._answer[0] >= self._seconds and not self._thread.is_alive():
+                self._answered.clear()
                 self._thread = threading.Thread(target=self._read, name="trackside-fleet", daemon=True)
                 self._thread.start()
-        if self._thread.is_alive():
-            self._thread.join(patience)
-        at, runs, problem = self._answer
-        if time.monotonic() - at > self._kept:
+        self._answered.wait(patience)
+        if time.monotonic() - self._answer[0] > self._kept:
             return [], "", f"{self._name} being read"
-        return runs, problem, ""
+        return *self._answer[1:], ""
 
     def _read(self) -> None:
-        runs, problem = self._ask()
-        self._answer = time.monotonic(), runs, problem
+        for runs, problem in self._ask(time.monotonic() - self._answer[0] <= self._kept):
+            self._answer = time.monotonic(), runs, problem
+            self._answered.set()
 
 
 def joined(found: Iterable[dict[str, Any]]) -> Runs:
@@ -263,28 +264,29 @@ class Fleet:
             "hint": selected.hint,
         }
 
-    def _ask_server(self) -> tuple[Runs, str]:
+    def _ask_server(self, is_known: bool) -> Iterator[tuple[Runs, str]]:
         from trackside_daemon.http_client import http_request
 
         server = self._settings.prometheus
         try:
             headers = http_request.read_headers(server.headers_file, "fleet.prometheus.headers-file")
             self._trust = self._trust or http_request.tls_context(server.ca_file, "fleet.prometheus.ca-file")
-            found = _live_runs(partial(_vector, server.url, headers, self._trust), self._page)
+            for queries in (QUERIES,) if is_known else (FIRST_QUERIES, QUERIES):
+                found = _live_runs(partial(_vector, server.url, headers, self._trust), queries, self._page)
+                more = len(found) - RUNS
+                yield found[:RUNS], f"{more:,} live runs are left out, the first that began" if more > 0 else ""
         except (SendError, SettingError) as error:
-            return [], f"Live runs are missing: {error}"
-        more = len(found) - RUNS
-        return found[:RUNS], f"{more:,} live runs are left out, which began before the others" if more > 0 else ""
+            yield [], f"Live runs are missing: {error}"
 
-    def _ask_archive(self) -> tuple[Runs, str]:
+    def _ask_archive(self, _is_known: bool) -> Iterator[tuple[Runs, str]]:
         from trackside_daemon.bridges.parquet.fleet import MODULE, Archived
 
         try:
             with CallWorker(MODULE, Archived, name="the process that reads it") as worker:
                 found = worker.ask(self._archive, LONGEST_SECONDS)
+            yield found.runs, f"Left out of the archive: {found.left_out[0]}" if found.left_out else ""
         except WorkerFailed as error:
-            return [], f"Ended runs are missing: {error}"
-        return found.runs, f"Left out of the archive: {found.left_out[0]}" if found.left_out else ""
+            yield [], f"Ended runs are missing: {error}"
 
     def _page(self, info: Mapping[str, str]) -> str:
         """Return the address of a run's page at its daemon; empty if that is not known."""

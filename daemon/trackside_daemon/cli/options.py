@@ -79,6 +79,17 @@ def written_argument(argument: Any) -> str:
 class GroupedCommand(TyperCommand):
     """A command whose help lists its options below the ``rich_help_panel`` of each; those without one are ``Options``."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; the error of a setting that has no option says where it is set."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # NoSuchOption, whose module differs between the versions of typer
+            name = getattr(error, "option_name", "").lstrip("-")
+            if "." in name and not getattr(error, "possibilities", ()):
+                variable = f"TRACKSIDE_{name.replace('.', '__').replace('-', '_').upper()}"
+                error.message += f"; set it in the file of --config.file, or by ${variable}"  # type: ignore[attr-defined]
+            raise
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the name in the usage; typer would put brackets or braces around each argument."""
         arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import zlib
-from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -55,14 +54,10 @@ def otlp_server(settings: OtlpInSection, collector: OtlpCollector, group: int | 
         raise AddressError(
             f"otlp.endpoint: {settings.endpoint} is reached from other machines; set otlp.token-file, or use 127.0.0.1:{address.rpartition(':')[2]}"
         )
-    receiver = OtlpReceiver(collector, token, partial(_may_send, group=group))
+    receiver = OtlpReceiver(collector, token, lambda scope: may_push(user_of(scope["client"], scope["server"]), group))
     app = Starlette(routes=[Route("/v1/metrics", receiver.receive, methods=["POST"])])
     server = WebServer(app, listener, ConfigFile(""), LIMITS)
     return server, address
-
-
-def _may_send(scope: Scope, group: int | None) -> bool:
-    return may_push(user_of(scope["client"], scope["server"]), group)
 
 
 class OtlpReceiver:

@@ -42,7 +42,7 @@ if rank == 0:
 run = trackside.init("wide", id="wide-1", config={{"lr": 0.5}}, total_steps={STEPS})
 for step in range(1, {STEPS + 1}):
     with run.phase("data"): pass
-    with run.phase("forward"): time.sleep(0.008 + 0.008 * rank)
+    with run.phase("forward"): time.sleep(0.004 + 0.02 * rank)
     run.push(step=step, loss=100.0 if step == {STEPS // 2} else 3 + (step % 2), tokens=1000, lr=8e-4)
     if step % 100 == 0 and rank == 0: run.event("checkpoint", path=f"/c/{{step}}")
 if rank == 0:

@@ -97,8 +97,8 @@ def _gone(chosen: str, targets: Targets) -> list[FleetRule]:
             "TracksideSidecarsDown",
             many,
             "2m",
-            f"{{{{ $value | humanizePercentage }}}} of the daemons of job {{{{ $labels.job }}}}{targets.text()} have not answered for "
-            "5 minutes. Nothing monitors those machines.",
+            f"{{{{ $value | humanizePercentage }}}} of the daemons of job {{{{ $labels.job }}}}{targets.text()} have not "
+            "answered for 5 minutes. Nothing monitors those machines.",
         ),
     ]
 
@@ -110,8 +110,8 @@ def _runs(chosen: str, targets: Targets, disabled: DisabledAlerts) -> list[Fleet
     def others(alert: str) -> str:
         return "".join(f"{{{matcher.promql()}}}" for matcher in disabled.other_runs(alert))
 
-    # A daemon that is up again reports how its runs ended, so its own series are left out. A sidecar ends with its training,
-    # often before the next scrape, and then is no target: only one that is still a target, and down, was lost.
+    # A daemon that is up again reports how its runs ended, so its own series are left out. A sidecar ends with its
+    # training, often before the next scrape, and then is no target: only one that is still a target, and down, was lost.
     vanished = f"""\
   {runs(targets.place, "1h", matchers=others("RunVanished"))}
 and on ({targets.of_site("job", "run")})

@@ -72,7 +72,7 @@ POD = "pod, container, endpoint"  # labels of a target that change when a pod is
 UP = "instance:trackside_up:last"
 # Recorded 1 of the daemons whose machine is drained or cordoned; only `on` their site, job and instance.
 DRAINED = "instance:trackside_drained:last"
-# Recorded 1 of the sidecars on a node that has a daemon of its own, whose word about the machine counts; `on` as `DRAINED`.
+# Recorded 1 of the sidecars on a node with a daemon of its own, which alone judges the machine; `on` as `DRAINED`.
 SECOND = "instance:trackside_second:last"
 BEGAN = "process_start_time_seconds"  # start of the daemon, in Unix seconds, as prometheus_client exports it
 

@@ -234,7 +234,7 @@ def _threshold(
 
 
 def _of_daemon(rule: Rule) -> bool:
-    """Return whether Prometheus takes a rule of the configuration from the daemon, as all that is about a run, with its owner."""
+    """Return whether Prometheus has a rule of the configuration from the daemon: with its owner, if it is about a run."""
     return rule.needs_daemon or ("run" in rule.query.metric.labels and not rule.absent)
 
 

@@ -135,12 +135,7 @@ def prepared(question: str) -> str:
 def ask(store: FileStore, sql: str, **limits: str | int) -> QueryResult:
     """Return the answer to a query over the tables runs, parts, samples and alerts.
 
-    A file that cannot be read is left out, and so is what an archive of an earlier version has twice.
-
-    Args:
-        store: The archive.
-        sql: The query.
-        limits: Settings of DuckDB, such as memory_limit.
+    A file that cannot be read is left out, and so is what an archive of an earlier version has twice. *limits* are settings of DuckDB.
 
     Raises:
         ValueError: The query is wrong.

@@ -145,7 +145,7 @@ class SharedDaemon:
                 begun = log.tell()
                 before = _address_time(self._socket)
                 child = ChildProcess(
-                    "trackside_daemon.cli.run.shared_daemon",
+                    "trackside_daemon.cli.run.daemon_lease",
                     str(self._socket.with_suffix(".users")),
                     *flags,
                     *self._flags,

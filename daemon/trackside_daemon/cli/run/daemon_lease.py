@@ -6,8 +6,13 @@ kernel releases a lock when its process ends.
 
 import fcntl
 import os
+import signal
+import sys
+import threading
 import time
 from pathlib import Path
+
+from trackside_daemon.linux.signals import block_signals
 
 POLL_SECONDS = 0.05
 HANDOVER_SECONDS = 0.2  # time for the daemon to get the lock that the last command has released
@@ -65,3 +70,23 @@ class DaemonLease:
         except BlockingIOError:
             return False
         return True
+
+
+def main() -> None:
+    """Run `trackside daemon` with flags until its last user is gone: ``python -m trackside_daemon.cli.run.daemon_lease LOCK FLAG…``."""
+    from trackside_daemon.cli.main import app
+
+    lock, *flags = sys.argv[1:]
+    block_signals()  # before the thread, to which the kernel could deliver a signal
+    lease = DaemonLease(Path(lock))
+    threading.Thread(target=_end_unused, args=(lease,), name="trackside-lease", daemon=True).start()
+    app(["daemon", *flags], prog_name="trackside")
+
+
+def _end_unused(lease: DaemonLease) -> None:
+    lease.wait_until_unused()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

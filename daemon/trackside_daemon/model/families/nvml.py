@@ -19,7 +19,8 @@ VISIBLE = define(
 EXPECTED = define(
     "trackside_gpus_expected",
     "GPUs that should be present; collector.gpu.expected, else the largest number seen since the start or a pause, or "
-    "on the PCI bus without a driver other than NVIDIA's, where the daemon is in no container or collector.gpu.whole is set.",
+    "on the PCI bus without a driver other than NVIDIA's, where the daemon is in no container or collector.gpu.whole "
+    "is set.",
 )
 PCI = define(
     "trackside_gpus_pci",

@@ -111,7 +111,7 @@ WORKERS_ANONYMOUS = define(
 )
 WORKERS_SHARED = define(
     "trackside_dataloader_shared_memory_bytes",
-    "Mapped files and shared memory of all workers in RAM; counted for each worker, ",
+    f"Mapped files and shared memory of all workers in RAM, counted for each worker, {_STATM} shared.",
     *_RANK,
 )
 WORKERS_CPU = define(

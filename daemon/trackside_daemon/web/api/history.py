@@ -31,7 +31,14 @@ from trackside_daemon.questions.artifacts import Media
 from trackside_daemon.questions.diagnosis import Report
 from trackside_daemon.questions.question import OfRun, Question
 from trackside_daemon.questions.series import Export
-from trackside_daemon.web.api.history_access import HistoryAccess, SamplesResponse, json_response, parsed, unchanged
+from trackside_daemon.web.api.history_access import (
+    HistoryAccess,
+    SamplesResponse,
+    decoded_body,
+    json_response,
+    parsed,
+    unchanged,
+)
 
 Ask = Callable[[str, str], tuple[frozenset[int], Sequence[RankAnswer]]]
 AskLayers = Callable[[str, int], frozenset[int]]
@@ -47,9 +54,6 @@ MEDIA_HEADERS = {
 MAX_IMPORTS = 4  # imports that run at once; others wait without occupying a thread
 
 MAX_IMPORT_BYTES = 16 * 1024**3  # size limit of an imported file
-
-
-_decode = msgspec.json.decode
 
 
 class LayersRequest(Question, frozen=True, kw_only=True):
@@ -119,10 +123,7 @@ class HistoryApi:
 
     async def describe_run(self, request: Request) -> Response:
         """Set the name, the notes or the tags of a run."""
-        try:
-            wanted = _decode(await request.body() or b"{}", type=DescribeBody)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise HTTPException(400, f"the body must have name, notes or tags: {error}") from None
+        wanted = decoded_body(await request.body(), DescribeBody, '{"name": …, "notes": …, "tags": […]}')
         uid = await self._history.resolve(request)
         await self._history.change(
             lambda store: run_changes.describe(store, uid, name=wanted.name, notes=wanted.notes, tags=wanted.tags)
@@ -179,10 +180,7 @@ class HistoryApi:
 
     async def pin_run(self, request: Request) -> Response:
         """Pin a run, so that the history limits do not delete it, or unpin it."""
-        try:
-            pinned = _decode(await request.body(), type=PinBody).pinned
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise HTTPException(400, 'the body must be {"pinned": true} or {"pinned": false}') from None
+        pinned = decoded_body(await request.body(), PinBody, '{"pinned": true} or {"pinned": false}').pinned
         uid = await self._history.resolve(request)
         await self._history.change(lambda store: run_changes.pin(store, uid, pinned=pinned))
         return json_response({"pinned": pinned})

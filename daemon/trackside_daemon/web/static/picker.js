@@ -28,10 +28,10 @@ export function labels(runs) {
     const ids = byName.get(run.name);
     if (ids.length < 2) return run.name;
     if (run.id.startsWith(run.name)) return run.id;
-    const start = commonStart(ids[0], ids.at(-1));
-    const at = ids.indexOf(run.id);
+    const [start, at] = [commonStart(ids[0], ids.at(-1)), ids.indexOf(run.id)];
+    const near = [ids[at - 1], ids[at + 1]];
     let end = start + LEAST;
-    while (end < run.id.length && [ids[at - 1], ids[at + 1]].some((id) => id?.startsWith(run.id.slice(0, end)))) end += 1;
+    while (end < run.id.length && near.some((id) => id?.startsWith(run.id.slice(0, end)))) end += 1;
     return `${run.name}-${run.id.slice(start, end)}`;
   });
 }

@@ -121,7 +121,8 @@ def _container(thresholds: ThresholdsSection) -> list[Rule]:
             "ContainerMemoryPressure",
             "critical",
             Query(cgroup.UNRECLAIMABLE, over=limit, on=CGROUP, above=most, only=(room, waits)),
-            "the cgroup {cgroup} uses {value:percent} of its memory limit without caches, waits for memory, and the OOM killer is near",
+            "the cgroup {cgroup} uses {value:percent} of its memory limit without caches and waits for memory, "
+            "and the OOM killer is near",
             lasting=2 * MINUTE,
             keep_firing=MINUTE,
             variant="held",

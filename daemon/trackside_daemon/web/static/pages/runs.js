@@ -17,7 +17,6 @@ export const title = "Runs";
 
 const WIDTHS = "run-widths"; // Name in the browser's storage.
 const NOT_GROUPED = ["curve", "loss", "step", "started", "duration", "notes"]; // Columns with many values.
-
 const TYPING_MS = 150; // Delay after the last key press before a search.
 const DELETED_AT_ONCE = 16; // Browsers send about 20 requests of a tab that closes.
 

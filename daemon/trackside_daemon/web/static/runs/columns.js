@@ -23,10 +23,12 @@ const FACTS = [
   { id: "user", title: "User", width: 90, value: (run) => run.user },
 ];
 
+/** @type {Map<string, any>} The columns by id, which is asked for each run. */
+const known = new Map(FACTS.map((fact) => [fact.id, fact]));
+
 // Returns a column by its id: a fact, `config.NAME`, `summary.NAME`, `last.KEY` or `best.KEY`.
 export function columnOf(id) {
-  const fact = FACTS.find((item) => item.id === id);
-  if (fact) return fact;
+  if (known.has(id)) return known.get(id);
   const [kind, name] = [id.slice(0, id.indexOf(".")), id.slice(id.indexOf(".") + 1)];
   const read = {
     config: (run) => run.settings.get(name),
@@ -37,7 +39,8 @@ export function columnOf(id) {
   if (!read) return undefined;
   const title = { config: name, summary: name, last: `${name} (last)`,
     best: `${name} (${betterDirection(name) === "more" ? "highest" : "lowest"})` }[kind];
-  return { id, title, width: 105, value: read, key: kind === "last" || kind === "best" ? name : undefined, kind };
+  const key = kind === "last" || kind === "best" ? name : undefined;
+  return known.set(id, { id, title, width: 105, value: read, key, kind }).get(id);
 }
 
 // Returns the groups [title, ids] of all columns of some runs.
