@@ -61,7 +61,7 @@ def test_the_rank_that_stands_alone_is_named_with_tensor_and_steps_until_it_is_e
 @pytest.mark.parametrize(
     ("values", "more", "who", "why"),
     [
-        ((1, 2), {}, "ranks 0 and 1 of run net differ at", "test both GPUs"),
+        ((1, 2), {}, "ranks 0 and 1 of run net differ at", "Test both GPUs"),
         ((1, 2, 3, 4), {}, "4 ranks of run net differ from each other at", "used past DDP"),
         ((1, 1, 2, 2), {}, "4 ranks of run net differ from each other at", "used past DDP"),
         ((1, 1, 1, 2, 3), {}, "ranks 3, 4 of run net differ from the 3 others at", "test that GPU"),

@@ -137,15 +137,15 @@ interface LiveRun {
   verdict: string;
   user?: string;
   world_size?: number;
-  step?: number;
-  total_steps?: number;
-  progress_ratio?: number;
-  remaining_seconds?: number;
-  step_seconds?: number;
-  tokens_per_second?: number;
-  samples_per_second?: number;
-  loss?: Real;
-  last_step_time?: number;
+  step: number | null;
+  total_steps: number | null;
+  progress_ratio: number | null;
+  remaining_seconds: number | null;
+  step_seconds: number | null;
+  tokens_per_second: number | null;
+  samples_per_second: number | null;
+  loss: Real | null;
+  last_step_time: number | null;
 }
 
 interface Gpu {

@@ -95,7 +95,7 @@ _ENDPOINTS = (
         "GET",
         "/overview",
         OverviewApi.overview,
-        description="Unmeasured values are absent; ray is null without the collector ray. step is the highest of a "
+        description="Unmeasured values of a run are null, those of the host and of GPUs absent; ray is null without the collector ray. step is the highest of a "
         "run's ranks; loss, progress_ratio, remaining_seconds and step_seconds are the lowest rank's; tokens and "
         "samples per second are summed over all ranks, over 10 s or the last steps. sparkline is the loss of the "
         "attempt so far, in at most 60 values. A run's alerts counts those without a silence; the list of alerts has "

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple, cast
 
 from trackside_daemon.causes.verdict import Verdict
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.metric import json_number
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.model.state import State
-from trackside_daemon.web.api.overview.machine import without_none
 from trackside_daemon.web.api.overview.rates import (
     Attempt,
     RateTracker,
@@ -81,6 +81,18 @@ def run_json(state: State, now: TwoClocks, run: VisibleRun, tracker: RateTracker
     # A run that stands still has no pace, and so no end.
     goes_on = run.state not in ENDED and "stall" not in extras.verdict.causes
     rates = tracker.run_rates(run.attempt, now.wall) if goes_on else RunRates()
+    values = {
+        "started": min(started.values(), default=None),
+        "step": int(max(steps.values())) if steps else None,
+        "total_steps": extras.total_steps,
+        "progress_ratio": _of_lowest_rank(progress),
+        "remaining_seconds": _of_lowest_rank(remaining) if goes_on else None,
+        "loss": loss,
+        "tokens_per_second": rates.tokens,
+        "samples_per_second": rates.samples,
+        "step_seconds": rates.step_seconds,
+        "last_step_time": max(last_steps.values(), default=None),
+    }
     return {
         "id": run.attempt[0],
         "name": run.name,
@@ -88,18 +100,7 @@ def run_json(state: State, now: TwoClocks, run: VisibleRun, tracker: RateTracker
         "attempt": run.attempt[1],
         "world_size": run.world,
         "user": run.user,
-        **without_none(
-            started=min(started.values(), default=None),
-            step=int(max(steps.values())) if steps else None,
-            total_steps=extras.total_steps,
-            progress_ratio=_of_lowest_rank(progress),
-            remaining_seconds=_of_lowest_rank(remaining) if goes_on else None,
-            loss=loss,
-            tokens_per_second=rates.tokens,
-            samples_per_second=rates.samples,
-            step_seconds=rates.step_seconds,
-            last_step_time=max(last_steps.values(), default=None),
-        ),
+        **{name: None if value is None else json_number(value) for name, value in values.items()},
         "verdict": extras.verdict.text,
         "alerts": {severity: extras.alerts.get(severity, 0) for severity in ("critical", "warning", "info")},
         "sparkline": tracker.sparkline(run.attempt),

@@ -56,11 +56,11 @@ function liveItems(runs, colors, { time: now, alerts }) {
         [owner(run), run.world_size > 1 && plural(run.world_size, "rank"),
         run.attempt && `attempt ${run.attempt}`].filter(Boolean).join(" · "),
       loss: number(run.loss),
-      step: run.step === undefined ? "" : `${number(run.step)}${run.total_steps
+      step: !Number.isFinite(run.step) ? "" : `${number(run.step)}${run.total_steps
         ? ` ${ofPlanned(run.step, run.total_steps, run.progress_ratio)}` : ""}`,
       left: SILENT_STATES.has(run.state) ? `step ${ago(run.last_step_time, now)}`
         : span(run.remaining_seconds || undefined).replace(/.$/, "$& left"),
-      speed: throughputText(run) || (run.step_seconds === undefined ? "" : `${span(run.step_seconds)} per step`),
+      speed: throughputText(run) || (Number.isFinite(run.step_seconds) ? `${span(run.step_seconds)} per step` : ""),
     } }));
   return items.sort((a, b) => LEVELS.indexOf(a.level) - LEVELS.indexOf(b.level));
 }
@@ -75,8 +75,8 @@ export function troubleOf(run) {
 }
 
 function throughputText(run) {
-  if (run.tokens_per_second !== undefined) return `${short(run.tokens_per_second)} tokens/s`;
-  return run.samples_per_second === undefined ? "" : `${short(run.samples_per_second)} samples/s`;
+  if (Number.isFinite(run.tokens_per_second)) return `${short(run.tokens_per_second)} tokens/s`;
+  return Number.isFinite(run.samples_per_second) ? `${short(run.samples_per_second)} samples/s` : "";
 }
 
 function ownerOf(runs) {
@@ -210,7 +210,7 @@ function lossChart(signal) {
     root,
     colors: new Map(), // Of the lines, by the ids of their runs.
     update(all, areLive) {
-      const able = all.filter((run) => run.loss !== undefined && run.loss !== null);
+      const able = all.filter((run) => run.loss !== null);
       runs = able.slice(0, COLORS);
       root.hidden = !runs.length;
       const count = able.length > runs.length ? `${runs.length} of ${able.length}` : runs.length;
