@@ -237,7 +237,7 @@ def test_a_target_with_impossible_numbers_is_listed_without_them(name: str) -> N
         fleet.runs("duration>1")
 
 
-def test_a_server_whose_answer_cannot_be_read_is_named_and_not_asked_again_at_once() -> None:
+def test_a_server_with_unreadable_answers_is_named_and_not_asked_again_at_once() -> None:
     asked: list[str] = []
 
     def answer(request: Request) -> Response:
