@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import threading
 import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -222,6 +223,8 @@ def server(samples: Callable[[str], list[tuple[dict[str, str], str]]]) -> Iterat
     try:
         yield fleet_of(service.url)
     finally:
+        # The second answer may be under way, and a server that stops meanwhile leaves its connections open.
+        eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("trackside-fleet")])
         service.server.stop()
 
 
