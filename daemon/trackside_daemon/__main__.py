@@ -14,7 +14,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("trackside"):
             raise
-        extra = {"demo": "demo", "top": "daemon,top"}.get(" ".join(sys.argv[1:2]), "daemon")
+        extra = {"demo": "demo", "top": "daemon,top", "archive": "daemon,arrow"}.get(" ".join(sys.argv[1:2]), "daemon")
         print(  # noqa: T201
             f"trackside: this command needs the package {error.name}; install it with: pip install 'trackside[{extra}]'"
             f" (uvx: append [{extra}] to what follows --from)",

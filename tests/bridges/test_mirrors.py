@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sqlite3
+import sys
 import time
 from contextlib import closing
 from functools import partial
@@ -29,6 +30,7 @@ from trackside_daemon.bridges.mirrors import worker as mirrors
 from trackside_daemon.bridges.mirrors.of_run import CURVES, unsent_curves
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors, _Mirror
+from trackside_daemon.bridges.mirrors.target import make_target
 from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.mlflow import mirror as mlflow
 from trackside_daemon.bridges.otlp import mirror as otlp
@@ -39,7 +41,7 @@ from trackside_daemon.bridges.wandb import mirror as wandb
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.http_client import http_request
-from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.records import MachineSample
 
@@ -738,3 +740,11 @@ def _value(running: Mirrors, metric: object) -> float:
     (value,) = [sample.value for sample in running.batch().samples if sample.metric is metric]
     assert isinstance(value, float)
     return value
+
+
+def test_without_its_library_the_archive_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("trackside_daemon.bridges.parquet.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(SettingError, match=r"numpy is not installed; pip install 'trackside\[arrow\]'"):
+        make_target("parquet", {"url": "runs"})

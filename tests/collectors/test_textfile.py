@@ -180,6 +180,20 @@ def test_a_file_without_room_is_served_once_another_has_gone(tmp_path: Path, mon
         (tmp_path / "a.prom").unlink(missing_ok=True)
 
 
+def test_files_beyond_the_limit_are_left_out_with_one_line_whatever_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(textfile, "FILES", 2)
+    collector = TextfileCollector(str(tmp_path), ForeignFamilies())
+    for name in "edcba":
+        (tmp_path / f"{name}.prom").write_text(f"{name} 1\n")
+        found = {sample.metric.name: sample.value for sample in collector.collect()}
+    assert found.keys() >= {"a", "b"}
+    assert found["trackside_textfile_scrape_error"] == 1.0
+    lines = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert lines == [f"collector textfile: {tmp_path} beyond its first 2 files is left out: there are too many"]
+
+
 @pytest.mark.parametrize("openmetrics", [False, True])
 def test_the_page_is_one_that_prometheus_reads(tmp_path: Path, openmetrics: bool) -> None:
     from prometheus_client.openmetrics import parser

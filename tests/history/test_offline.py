@@ -15,12 +15,15 @@ import pytest
 from histories import column, finished, history, opened
 from history.builders import MORE
 
+from trackside_daemon.cli.sources.file_source import FileSource
+from trackside_daemon.history import directory as history_directory
 from trackside_daemon.history import schema
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
+from trackside_daemon.questions.runs import Run, Runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,3 +170,14 @@ def test_a_directory_in_its_place_is_reported_in_a_line(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     with pytest.raises(HistoryError, match=r"history.db: is a directory; name another"):
         Offline(tmp_path, nothing)
+
+
+def test_what_was_read_on_a_network_file_system_can_be_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with history(tmp_path) as made:
+        made.put([opened("a"), column("a", ["loss"], 3), finished("a"), opened("b"), finished("b")])
+    monkeypatch.setattr(history_directory, "network_file_system", lambda *_: "nfs")
+    source = FileSource(tmp_path, nothing)
+    assert source.ask(Run(id="a"))["state"] == "finished"
+    with source.changes():
+        source.delete("a")
+    assert [run["id"] for run in source.ask(Runs())["runs"]] == ["b"]

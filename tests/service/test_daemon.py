@@ -73,6 +73,7 @@ def run_script(script: str, *arguments: str, place: Path) -> subprocess.Complete
         ("yaml", "daemon", ["daemon", "--config.file=trackside.yml"]),
         ("typer", "demo", ["demo"]),
         ("pydantic", "daemon,top", ["top"]),
+        ("numpy", "daemon,arrow", ["archive", "runs"]),
     ],
 )
 def test_without_a_package_the_command_names_the_extra_to_install(

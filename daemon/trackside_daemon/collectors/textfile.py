@@ -155,7 +155,7 @@ class TextfileCollector:
         self._directory = directory
         self._families = families
         self._files: dict[str, _File] = {}
-        self._over: list[str] = []
+        self._has_more = False
         self._named: dict[str, str] = {}
         self._samples: list[Sample] = []
         self.left_out = ""
@@ -168,7 +168,7 @@ class TextfileCollector:
             OSError: It cannot be listed.
         """
         paths = self._paths()
-        before, over = self._files, paths[FILES:]
+        before, has_more = self._files, len(paths) > FILES
         self._files, room = {}, FILE_BYTES
         for path in paths[:FILES]:
             self._files[path] = file = self._read(path, before.get(path), room)
@@ -176,9 +176,9 @@ class TextfileCollector:
         if (
             any(before.get(path) is not file for path, file in self._files.items())
             or before.keys() != self._files.keys()
-            or over != self._over
+            or has_more != self._has_more
         ):
-            self._over = over
+            self._has_more = has_more
             self._merge()
         if not paths:
             raise NothingToCollect(
@@ -220,7 +220,8 @@ class TextfileCollector:
         samples, wrong = self._families.merge(self.name, good)
         served = {path for path, _ in good} - {path for path, why in wrong.items() if "help text" not in why}
         wrong |= {path: found for path, (_, _, found) in self._files.items() if isinstance(found, str)}
-        wrong |= dict.fromkeys(self._over, f"there are more than {FILES} files")
+        if self._has_more:  # one line for all: each job may leave a file
+            wrong[f"{self._directory} beyond its first {FILES} files"] = "there are too many"
         for path, why in wrong.items():
             if self._named.get(path) != why:
                 log.warning("collector textfile: %s is left out: %s", path, why)

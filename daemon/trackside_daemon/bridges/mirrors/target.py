@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
+from trackside_daemon.http_client.errors import SettingError
+
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Mapping, Sequence
@@ -172,5 +174,9 @@ def make_target(name: str, settings: dict[str, Any]) -> Target | RunTarget:
         SettingError: A setting cannot be used, or a library is not installed.
     """
     # Only the module of the target is imported, since some need large libraries.
-    module = import_module(f"trackside_daemon.bridges.{name}.mirror")
+    try:
+        module = import_module(f"trackside_daemon.bridges.{name}.mirror")
+    except ModuleNotFoundError as error:  # of the files of Parquet; the others import their libraries later
+        way = "pip install 'trackside[arrow]'"
+        raise SettingError(f"bridges.{name}: {error.name} is not installed; {way}") from None
     return cast("Callable[[dict[str, Any]], Target | RunTarget]", module.make_target)(settings)

@@ -167,6 +167,9 @@ class FileSource:
 
         directory = place.prepare(self._directory)
         lock = _lock(directory)
+        if self._opened is not None:  # on a network file system a writer shares the file with nobody
+            self._opened.close()
+            self._opened = None
         try:
             remote = bool(place.network_file_system(directory))
             database = Database(directory, exclusive=remote or not lock.supported)
