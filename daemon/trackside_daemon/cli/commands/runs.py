@@ -258,15 +258,22 @@ def delete(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Delete runs from the history permanently."""
+    """Delete runs from the history permanently.
+
+    `trackside runs 'QUERY'` lists what --query would delete. A query that selects none is no error.
+    """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.cli.sources.source import selected
+        from trackside_daemon.cli.sources.source import NotFoundError, selected
 
         source = find_history(storage_path, url)
+        try:
+            named = selected(source, run, query)
+        except NotFoundError as error:
+            warn(f"nothing to delete: {error}")
+            return
         found = {
-            described["id"]: described
-            for described in (source.ask(questions.Run(id=text, limit=0)) for text in selected(source, run, query))
+            described["id"]: described for described in (source.ask(questions.Run(id=text, limit=0)) for text in named)
         }
         if not yes:
             for described in found.values():
