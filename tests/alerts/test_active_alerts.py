@@ -230,6 +230,10 @@ def test_the_summary_has_the_time_of_the_recovery_until_the_problem_returns(reco
     recorder.accept(finding("StragglerRank", time=NOW + 5), at=5).tick(6)
     assert "recovered" not in recorder.records[-1].summary
     assert "recovered" not in recorder.records[-1].evidence
+    recorder.accept(over(first)._replace(evidence={"recovered": NOW + 7, "accepted": NOW + 7}), at=8).tick(9)
+    stays = recorder.records[-1]
+    assert stays.summary.endswith(f"; has lasted, and counts as normal since {moment(NOW + 7, ' %Z')}")
+    assert first_summary(stays) == first.summary
 
 
 def test_an_event_with_another_description_is_a_separate_alert(recorder: Recorder) -> None:

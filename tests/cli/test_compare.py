@@ -121,7 +121,13 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 results = {"best": "nan" if best != best else best, "note": f"seed {seed}"}  # noqa: PLR0124
                 one.put(
                     [
-                        opened(f"{name}{seed}", name=name, started=began, config={"lr": slow}, tags=(name, "all")),
+                        opened(
+                            f"{name}{seed}",
+                            name=name,
+                            started=began,
+                            config={"optim": {"lr": slow}},
+                            tags=(name, "all"),
+                        ),
                         ingested(f"{name}{seed}", pushes),
                         Event(f"{name}{seed}", 0, times[-1], "summary", 0, 300, results),
                         RunState(f"{name}{seed}", 0, "finished", "", times[-1]),
@@ -164,6 +170,8 @@ GATE = "best > 1.02 * baseline or step_time > 1.02 * baseline"
         (["base0", "base1", "--fail-if", "loss/2 > 1"], 2, "write spaces around / to divide"),
         (["base0", "base1", "--fail-if", "loss >"], 2, "such as: --fail-if 'loss > 1.02 * baseline'"),
         (["base0", "--group-by", "seed"], 2, "it must be tag, name, or config.KEY"),
+        (["base0", "--group-by", "config.lrr"], 2, "config.lrr: no run has this key; did you mean config.optim.lr?"),
+        (["base0", "base1", "--sort", "loss"], 0, "the baseline is base, the first before --sort"),
         (["base0", "base1", "--sort", "foo"], 2, "--sort foo: no run has such a number"),
         (["nothing-*"], 2, "nothing-*: no run has such a name"),
         (["base0", "--format", "xml"], 2, "--format: 'xml' is not one of"),
@@ -256,10 +264,8 @@ def test_lists_have_the_results_and_are_ordered_by_them(run: Run) -> None:
     assert out[-1].split()[1] == "broken"
     assert "best=nan" in out[-1]
     refused = run("runs", "--sort", "x")
-    assert (refused.exit_code, "they have name, state, started, step, loss, user, best, note" in refused.output) == (
-        2,
-        True,
-    )
+    assert (refused.exit_code, "--sort x: order: no run has x" in refused.output) == (2, True)
+    assert run("runs", "--sort", "-config.lr").stdout.splitlines()[1].split()[1] == "wide"
     assert "results:\n  best  1.8" in run("show", "base0").stdout
 
 

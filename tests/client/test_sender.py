@@ -596,7 +596,7 @@ def test_without_a_daemon_one_line_names_where_it_was_sought_and_how_to_start_it
         ("http://localhost:21790", "neither ipc://PATH nor tcp://HOST:PORT"),
         ("tcp://127.0.0.1:http", "neither ipc://PATH nor tcp://HOST:PORT"),
         ("tcp://127.0.0.1:99999", "neither ipc://PATH nor tcp://HOST:PORT"),
-        ("tcp://127.0.0.1:9", "does not answer, or needs a key, named in $TRACKSIDE_KEY_FILE"),
+        ("tcp://127.0.0.1:9", "does not answer, or needs a key, and $TRACKSIDE_KEY_FILE names none"),
     ],
 )
 def test_a_useless_endpoint_is_logged_by_its_reason(

@@ -131,7 +131,7 @@ def test_a_level_that_stays_is_accepted() -> None:
     values = falling(600)
     values += [value * 1.5 for value in [values[-1]] * 1400]
     findings = found(LossDiverging(), column(values))
-    assert findings[-1].over
+    assert (findings[-1].over, findings[-1].accepted) == (True, True)
     assert "which is now its accepted level" in findings[-1].text
 
 

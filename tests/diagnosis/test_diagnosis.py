@@ -413,13 +413,17 @@ def test_a_profile_without_a_gpu_blames_none(stored_history: History) -> None:
     assert "CUDA" not in cause["advice"]
 
 
-def test_a_wait_that_the_gpu_hides_is_no_loss(stored_history: History) -> None:
+@pytest.mark.parametrize(("source", "lost"), [("nvml", 0.03 * 594), ("simulated", 400)])
+def test_a_wait_that_the_gpu_hides_is_no_loss_and_a_simulated_one_hides_none(
+    stored_history: History, source: str, lost: float
+) -> None:
     busy = {
         f"trackside_gpu_utilization_ratio{{{GPU.format(0, 0)}}}": 0.97,
+        f'trackside_gpu_info{{gpu="0",source="{source}",uuid="GPU-0"}}': 1.0,
         f'trackside_gpu_rank_info{{{GPU.format(0, 0)},rank="0",run="run"}}': 1.0,
     }
     stored_history.put([*records({"data": 400}), *machine(lambda _: busy)])
-    assert diagnosis(stored_history)["ledger"]["data"] == pytest.approx(0.03 * 594)
+    assert diagnosis(stored_history)["ledger"]["data"] == pytest.approx(lost)
 
 
 def test_a_cpu_limit_costs_the_share_that_tasks_would_use_above_it(stored_history: History) -> None:

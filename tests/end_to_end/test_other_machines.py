@@ -163,7 +163,7 @@ def test_on_this_machine_a_port_with_keys_wants_one_too(
 ) -> None:
     daemon = start_daemon("--push.endpoint=tcp://127.0.0.1:0", f"--push.keys={keys}")
     (daemon.endpoint,) = (one for one in daemon.api("status").json()["push_endpoints"] if one.startswith("tcp://"))
-    assert f"{daemon.endpoint} (does not answer, or needs a key, named in $TRACKSIDE_KEY_FILE)" in complaint(
+    assert f"{daemon.endpoint} (does not answer, or needs a key, and $TRACKSIDE_KEY_FILE names none)" in complaint(
         start(daemon, None)
     )
     assert STEPS not in daemon.series()

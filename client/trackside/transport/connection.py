@@ -107,7 +107,7 @@ def connect(context: Context, endpoint: str, environ: Mapping[str, str]) -> tupl
             socket.reconnect_ivl = 1000  # each attempt costs the daemon a handshake, even if it refuses
             failure += f", or refuses the key in {key.file}"
         elif endpoint.startswith("tcp://"):
-            failure += f", or needs a key, named in ${keys.VARIABLE}"
+            failure += f", or needs a key, and ${keys.VARIABLE} names none"
         socket.connect(endpoint)
     except (zmq.ZMQError, keys.KeyFileError) as error:
         if socket is not None:

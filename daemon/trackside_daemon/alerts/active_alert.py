@@ -20,6 +20,8 @@ from trackside_daemon.model.text import counted, moment
 
 OTHERS = "; also "  # text between the summary of the first finding and the list of further ranks
 RECOVERED = "; recovered at "  # text before the time at which the problem ended, which some detectors report
+ACCEPTED = "; has lasted, and counts as normal since "  # the same, of one that stays
+_ENDS = ("recovered", "accepted")  # names of the evidence with the times of these
 MAX_NAMED = 8  # further ranks or keys that a summary names; the rest are counted
 CONCLUSION = "conclusion"  # name of the evidence whose sentence begins the description
 MAX_LOCATIONS = 10_000  # most locations that an alert remembers
@@ -133,7 +135,10 @@ class ActiveAlert:
         if self.over_since is None:
             self.over_since = now
         if "recovered" in finding.evidence:
-            self.evidence = {**self.evidence, "recovered": finding.evidence["recovered"]}
+            self.evidence = {
+                **self.evidence,
+                **{name: finding.evidence[name] for name in _ENDS if name in finding.evidence},
+            }
             self.recorded = False
         # A restored alert does not have to fire for its least time again.
         if self.restored:
@@ -150,7 +155,7 @@ class ActiveAlert:
             return False
         over = finding.time - self.over_since
         self.over_since = None
-        self.evidence.pop("recovered", None)
+        self.evidence = {name: value for name, value in self.evidence.items() if name not in _ENDS}
         self.fires_until = max(self.fires_until, fires_until)
         listed = self.evidence.get(OCCURRENCES, [{"number": 1, "time": self.started, "summary": self.summary}])
         step = {STEP: finding.evidence[STEP]} if STEP in finding.evidence else {}
@@ -217,7 +222,8 @@ class ActiveAlert:
     def _recovery(self) -> str:
         """Return the clause about the end of the problem, empty while it lasts or if no time is known."""
         at = self.evidence.get("recovered")
-        return "" if at is None else f"{RECOVERED}{moment(at, ' %Z')}"
+        how = ACCEPTED if "accepted" in self.evidence else RECOVERED
+        return "" if at is None else f"{how}{moment(at, ' %Z')}"
 
     def _others(self) -> str:
         """Return the clause about further ranks and keys, empty if there are none."""
@@ -253,7 +259,7 @@ def restored_alert(record: Alert, fires_until: float, min_seconds: float) -> Act
 
 def first_summary(record: Alert) -> str:
     """Return the summary of the first finding, without the clauses about further ranks, occurrences and the end."""
-    return record.summary.partition(OTHERS)[0].partition(RECOVERED)[0]
+    return record.summary.partition(OTHERS)[0].partition(RECOVERED)[0].partition(ACCEPTED)[0]
 
 
 def finding_of(record: Alert) -> Finding:

@@ -79,6 +79,7 @@ class Detection(NamedTuple):
         text: What is wrong, how much and since when, in one sentence with numbers; the caller adds run, rank and key.
         over: The problem is over; the next detection is a new problem.
         evidence: Numbers that the search for causes needs; see `slower`.
+        accepted: Of an end: the problem stays, and counts as normal from now on.
     """
 
     alert: str
@@ -87,6 +88,7 @@ class Detection(NamedTuple):
     text: str
     over: bool = False
     evidence: Mapping[str, float] = {}
+    accepted: bool = False
 
 
 class Test(NamedTuple):
@@ -237,10 +239,10 @@ class Episode:
         """Return whether a severity is higher than the one reported last."""
         return SEVERITIES.index(severity) > SEVERITIES.index(self.severity)
 
-    def end(self, at: int, text: str) -> Detection:
+    def end(self, at: int, text: str, *, accepted: bool = False) -> Detection:
         """Return the detection with which it ends, as severe as it was."""
         self.fires = False
-        return Detection(self._alert, self.severity, at, text, over=True)
+        return Detection(self._alert, self.severity, at, text, over=True, accepted=accepted)
 
 
 class Firing:

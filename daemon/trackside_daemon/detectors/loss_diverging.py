@@ -338,7 +338,7 @@ class LossDiverging:
         ):
             yield rise.report(severity, at, self._text(level, step, context))
         elif rise.seen > ACCEPTED and self._lasts(time):
-            yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level")
+            yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level", accepted=True)
 
     def _needed(self) -> float:
         return max(COST, 2 * self._usual)
@@ -363,9 +363,9 @@ class LossDiverging:
     def _lasts(self, time: float) -> bool:
         return not time - self._since < self._after  # a log may have no times
 
-    def _end(self, at: int, text: str) -> Detection:
+    def _end(self, at: int, text: str, *, accepted: bool = False) -> Detection:
         self._lowest = inf
-        return self._rise.end(at, text)
+        return self._rise.end(at, text, accepted=accepted)
 
     def _text(self, level: float, step: int, context: Context) -> str:
         than = times(level, self._lowest)

@@ -201,7 +201,7 @@ class _WatchedRank:
         if detection.over:
             text, late = detection.text, self.is_spooled
             finding = Finding(detection.alert, severity, labels, time, text, over=True, run=self.run, late=late)
-            return finding._replace(evidence={"recovered": time})
+            return finding._replace(evidence={"recovered": time} | ({"accepted": time} if detection.accepted else {}))
         names_key = detection.alert != "NonFinite" and key in PLAIN
         text = detection.text if names_key else f"{key}: {detection.text}"
         trouble = TROUBLES[detection.alert]

@@ -106,10 +106,11 @@ def _with_waits(facts: Facts) -> list[RankSpan]:
 
 def _with_busy(facts: Facts) -> list[RankSpan]:
     """Return the spans of the ranks with the share of time in which their GPUs worked, where it is measured."""
+    simulated = {info.labels["uuid"] for info in facts.of(gpu.INFO, source="simulated")}  # no training runs on these
     ranks = facts.gpu_ranks()
     spans = []
     for span in facts.spans:
-        own = {uuid for uuid, on in ranks.items() if span.rank in on}
+        own = {uuid for uuid, on in ranks.items() if span.rank in on and uuid not in simulated}
         if not own or span.first is None or span.last is None:
             spans.append(span)
             continue

@@ -279,7 +279,7 @@ def _value(name: str, value: Any) -> str:
     return percent(value) if base.endswith("_ratio") else number(value)
 
 
-_MOMENTS = frozenset(("last_push", "since", "recovered"))
+_MOMENTS = frozenset(("last_push", "since", "recovered", "accepted"))
 
 
 def _before(at: float, alert: Mapping[str, Any]) -> str:

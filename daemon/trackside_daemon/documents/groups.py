@@ -4,10 +4,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, isfinite, nan, sqrt
 from typing import Any, NamedTuple
 
+from trackside_daemon.config.near import near_name
 from trackside_daemon.diagnosis.comparison import Effect, compared
 from trackside_daemon.diagnosis.estimates import Estimate, pooled
 from trackside_daemon.documents.run import metrics
-from trackside_daemon.model.configuration import config, setting
+from trackside_daemon.model.configuration import config, meant, setting
 
 Compare = Callable[[Sequence[str], Sequence[str], Sequence[str]], Mapping[str, Any]]
 
@@ -41,24 +42,32 @@ class Statistics(NamedTuple):
 
 
 def group(runs: Sequence[Run], by: str) -> list[RunGroup]:
-    """Return the runs in groups: one of each without *by*, by tag (a run counts in the group of each), name, or config.KEY."""
+    """Return the runs in groups: one of each without *by*, by tag (a run counts in the group of each), name, or config.KEY.
+
+    Raises:
+        LookupError: No run has this key.
+    """
     if not by:
         return [RunGroup(run["name"], [run]) for run in runs]
     groups: dict[str, list[Run]] = {}
+    known = dict.fromkeys(f"config.{key}" for run in runs for key in config(run))
+    keys = [] if by in {"tag", "name"} else sorted(meant(known, by))
+    if not keys and by not in {"tag", "name"}:
+        raise LookupError(f"no run has this key{near_name(by, known)}")
     for run in runs:
-        for name in _groups_of(run, by):
+        for name in _groups_of(run, by, [key.removeprefix("config.") for key in keys]):
             groups.setdefault(name, []).append(run)
     return [RunGroup(name, members) for name, members in groups.items()]
 
 
-def _groups_of(run: Run, by: str) -> Sequence[str]:
+def _groups_of(run: Run, by: str, keys: Sequence[str]) -> Sequence[str]:
     if by == "tag":
         return run["tags"] or ("no tag",)
     if by == "name":
         return (run["name"],)
-    key = by.removeprefix("config.")
-    settings = config(run)
-    return (f"{key} {setting(settings[key])}" if key in settings else f"no {key}",)
+    asked, settings = by.removeprefix("config."), config(run)
+    values = [f"{asked if len(keys) == 1 else key} {setting(settings[key])}" for key in keys if key in settings]
+    return (", ".join(values) or f"no {asked}",)
 
 
 class Comparison:

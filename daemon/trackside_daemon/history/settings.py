@@ -36,7 +36,7 @@ class StorageSection(Section):
     """The history of runs, on disk."""
 
     path: str = setting(
-        "Directory of the history; by default /var/lib/trackside for a system daemon, else $XDG_STATE_HOME/trackside/MACHINE-ID.",
+        "Directory of the history; by default /var/lib/trackside for root and those who may write it, else $XDG_STATE_HOME/trackside/MACHINE-ID.",
         "",
     )
     retention: RetentionSection = RetentionSection()

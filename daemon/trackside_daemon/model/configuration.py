@@ -1,7 +1,7 @@
 """A configuration as flat entries, so that two can be compared, and its values as printable text."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from trackside_daemon.model.text import number, shown
@@ -19,6 +19,15 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
             for key, leaf in flat(inner, f"{name}.{part}" if name else part).items()
         }
     return {name: value} if name else {}
+
+
+def meant(names: Iterable[str], field: str) -> set[str]:
+    """Return which settings and results a field means: its own name, else ``config.optim.lr`` for lr, optim.lr or config.lr."""
+    known = set(names)
+    root, _, last = field.partition(".")
+    kind = f"{root}." if root in {"config", "summary"} else ""
+    part = f".{last if kind else field}"
+    return known & {field} or {name for name in known if name.startswith(kind) and name.endswith(part)}
 
 
 def setting(value: Any) -> str:

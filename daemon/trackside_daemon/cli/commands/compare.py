@@ -82,6 +82,8 @@ def compare(
         comparison = Comparison(compare_runs, groups, usual, keys & pushed)
         if sort:
             _sort(comparison, sort)
+            if usual and not baseline and form == "text":
+                warn(f"the baseline is {shown(usual.name)}, the first before --sort; --baseline names another")
         failed = _check(condition, comparison)
         _print(comparison, form, condition, failed)
     if failed:
@@ -119,7 +121,10 @@ def _groups(
 
     if by not in {"", "tag", "name"} and not by.startswith("config."):
         raise CommandError(f"--group-by {shown(by)}: it must be tag, name, or config.KEY")
-    groups = group(runs, by)
+    try:
+        groups = group(runs, by)
+    except LookupError as error:
+        raise CommandError(f"--group-by {shown(by)}: {error}") from None
     named = {name: each for each in groups for name in (each.name, each.name.removeprefix(f"{by[7:]} "))}
     if by and baseline in named:
         return groups, named[baseline]

@@ -44,7 +44,6 @@ STALE = "no daemon answers: the state of live runs and alerts is the last one st
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_SORTED = ("name", "state", "started", "step", "loss", "user")
 _RESULTS = 3  # most results of a run in a list
 
 _ID = 8  # minimum number of letters of an id to show
@@ -69,7 +68,7 @@ def runs(
     until: Annotated[str, option("TIME", "Only runs that started until then; a day includes its end.")] = "",
     limit: Annotated[int, option("N", "Maximum number of runs; 0 for 10000.", min=0, max=MOST_RUNS)] = 50,
     sort: Annotated[
-        str, option("[-]KEY", "Order by a result of run.summary, name, step, loss or started; - before it: falling.")
+        str, option("[-]KEY", "Order by a setting, a result, name, step, loss or started; - before it: falling.")
     ] = "",
     as_json: Json = False,
     storage_path: StoragePath = None,
@@ -78,6 +77,7 @@ def runs(
     """List the runs in the history, the newest first."""
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.history.read.run_query import QueryError, ordered
         from trackside_daemon.model.families.training import STATES
 
         if state and state not in STATES:
@@ -90,6 +90,7 @@ def runs(
             until=_moment("--until", until, end=True),
             limit=limit,
             query=" ".join(query or ()),
+            config=bool(sort),
         )
         source = find_history(storage_path, url)
         found = source.ask(wanted)
@@ -97,7 +98,12 @@ def runs(
         if not source.live and any(run["ended"] is None for run in listed):
             warn(STALE)
         if sort:
-            listed = _sorted(listed, sort)
+            try:
+                listed = ordered(None, listed, sort)
+            except QueryError as error:
+                raise CommandError(f"--sort {shown(sort)}: {error}") from None
+            for run in listed:
+                del run["config"]
         if as_json:
             print_json({"runs": listed})
         elif listed:
@@ -252,15 +258,22 @@ def delete(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Delete runs from the history permanently."""
+    """Delete runs from the history permanently.
+
+    `trackside runs 'QUERY'` lists what --query would delete. A query that selects none is no error.
+    """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.cli.sources.source import selected
+        from trackside_daemon.cli.sources.source import NotFoundError, selected
 
         source = find_history(storage_path, url)
+        try:
+            named = selected(source, run, query)
+        except NotFoundError as error:
+            warn(f"nothing to delete: {error}")
+            return
         found = {
-            described["id"]: described
-            for described in (source.ask(questions.Run(id=text, limit=0)) for text in selected(source, run, query))
+            described["id"]: described for described in (source.ask(questions.Run(id=text, limit=0)) for text in named)
         }
         if not yes:
             for described in found.values():
@@ -277,19 +290,6 @@ def delete(
             for uid, described in found.items():
                 source.delete(uid)
                 typer.echo(f"deleted: {_named(described)}")
-
-
-def _sorted(listed: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
-    from trackside_daemon.cli.output import ordered
-
-    def value(run: Mapping[str, Any], key: str) -> Any:
-        return run.get("summary", {}).get(key, run.get(key) if key in _SORTED else None)
-
-    key = sort.removeprefix("-")
-    if listed and all(value(run, key) is None for run in listed):
-        results = dict.fromkeys(name for run in listed for name in run.get("summary", {}))
-        raise CommandError(f"--sort {shown(key)}: no run has this value; they have {', '.join((*_SORTED, *results))}")
-    return ordered(listed, sort, value)
 
 
 def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:

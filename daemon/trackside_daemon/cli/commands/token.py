@@ -13,7 +13,8 @@ from trackside_daemon.cli.options import StoragePath, Url, flag, option
 def token(
     *,
     role: Annotated[
-        Literal["read", "write", "admin"], option("read|write|admin", "What the printed token permits.", "--role")
+        Literal["metrics", "read", "write", "admin"],
+        option("metrics|read|write|admin", "What the printed token permits.", "--role"),
     ] = "admin",
     rotate: Annotated[bool, flag("--rotate", "Replace the token; the old one opens nothing any more.")] = False,
     keep: Annotated[str, option("TIME", "With --rotate, keep the old one valid so long, at most 30d.", "--keep")] = "",

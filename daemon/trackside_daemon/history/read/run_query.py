@@ -13,8 +13,9 @@ from math import isnan
 from typing import Any, NamedTuple
 
 from trackside_daemon.config.near import near_name
+from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read import run_columns
-from trackside_daemon.model.configuration import flat, result
+from trackside_daemon.model.configuration import flat, meant, result
 from trackside_daemon.model.families.training import STATES
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.model.text import matches_wildcards, read_moment, seconds
@@ -56,7 +57,7 @@ _ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.
 _CLOSE = 1e-9  # relative difference of equal numbers
 
 
-class QueryError(ValueError):
+class QueryError(HistoryError, ValueError):
     """A query cannot be read; the message says which part, and what is right."""
 
 
@@ -181,7 +182,7 @@ def select(
     return SelectedRuns(selected, "" if selected or not columns.runs else columns.hint(terms, tests))
 
 
-def ordered(connection: sqlite3.Connection, runs: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+def ordered(connection: sqlite3.Connection | None, runs: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """Return runs by a field, as `select` knows fields; a ``-`` in front reverses it. What is NaN or missing comes last.
 
     Raises:
@@ -245,7 +246,7 @@ class _Columns:
         if field in FIELDS:
             return lambda run: [] if run.get(field) is None else [run[field]]
         settings = self.settings()
-        named = {name for found in settings.values() for name in found if _is_named(name, field)}
+        named = meant((name for found in settings.values() for name in found), field)
         if named:
             return lambda run: [value for name, value in settings[run["id"]].items() if name in named]
         last = {} if self._connection is None else run_columns.values(self._connection, [field])
@@ -284,7 +285,9 @@ class _Columns:
         if not found:
             settings = {name for of_run in self.settings().values() for name in of_run}
             parts = {part for name in settings for part in (name.partition(".")[2], name.rpartition(".")[2])}
-            names = parts.union(FIELDS, () if self._connection is None else run_columns.keys(self._connection))
+            names = parts.union(
+                settings, FIELDS, () if self._connection is None else run_columns.keys(self._connection)
+            )
             return f"no run has {term.field}{near_name(term.field, names, 'quotes search for it as a text')}"
         wanted = _number(term.value)
         numbers = [number for value in found if (number := _number(value)) is not None]
@@ -309,11 +312,6 @@ def _has(run: Mapping[str, Any], texts: Iterable[str], word: str, *, quoted: boo
     if not quoted and word in {"live", "pinned"}:
         return bool(run["pinned"]) if word == "pinned" else run["state"] not in ENDED
     return any(word.lower() in text.lower() for text in texts)
-
-
-def _is_named(name: str, field: str) -> bool:
-    """Return whether ``config.optim.lr`` is meant by ``lr``, ``optim.lr`` or ``config.optim.lr``."""
-    return name == field or name.endswith(f".{field}")
 
 
 def _is_equal(term: Term, value: Any, wanted: str) -> bool:

@@ -3,7 +3,7 @@
 import { h } from "/static/dom.js";
 import { ago, bytes, number, percent, real, runAddress, span, when } from "/static/format.js";
 
-const TIME_FIELDS = new Set(["last_push", "since", "recovered"]);
+const TIME_FIELDS = new Set(["last_push", "since", "recovered", "accepted"]);
 const TITLES = {
   since: "trouble since",
   pid: "PID",
