@@ -164,12 +164,12 @@ The daemon serves this API below `/api/v1`. Every request needs the token of the
 curl -H "Authorization: Bearer $(trackside token)" http://127.0.0.1:21790/api/v1/processes
 ```
 
-Below, `TOKEN` is that header, and `API` is `http://127.0.0.1:21790/api/v1`. The [role](web.md#roles) `read` may do every GET, and `write` the
-rest, where nothing else is stated. `trackside token --role read` prints a token that can only read.
+The [role](web.md#roles) `read` may do every GET, and `write` the rest, where nothing else is stated. `trackside token --role read` prints a
+token that can only read.
 
 `/api/v1/openapi.json` is the whole reference, with the types of all answers; generators make typed clients of it. [Stable](stability.md) are
-its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test, without their
-empty fields and with the first entry of each list.
+its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test: their
+fields that are not empty, and `…` for what is long. A body is what `curl -d` sends.
 
 | | |
 |---|---|
@@ -185,16 +185,8 @@ empty fields and with the first entry of each list.
 Parameters of several endpoints:
 
 """
-SHORT = 40  # characters of a value in an example
-PLACES = {
-    "id": "gpt-small",
-    "capture": "0000000000a1",
-    "file": "NAME",
-    "layer": "head",
-    "number": "7",
-    "silence": "c76b66bd",
-    "pid": "4711",
-}
+SHORT = 30  # characters of a value in an example
+SHORT_ANSWER = 90  # characters of an answer in one line
 _SILENCE = {
     "id": "c76b66bd",
     "labels": {"alert": "LossSpike", "run": "debug-*"},
@@ -276,11 +268,7 @@ RECORDED = DOCS.parent / "tests" / "behavior" / "recorded" / "api"
 CLIENT_PAGE = """# Python client
 
 The package `trackside` is everything that the training code imports. Its functions act on the default run, which was opened last; the first
-call opens one.
-
-| function | |
-|---|---|
-"""
+call opens one: """
 CLASSES = ("Run", "Checkpoints", "LogFilter")
 
 COMMANDS_PAGE = """# Commands
@@ -471,9 +459,7 @@ def client_page() -> str:
     """Return the text of docs/client.md, made from the docstrings of the client."""
     names = [name for name in trackside.__all__ if name not in CLASSES]
     parts = [CLIENT_PAGE]
-    for name in names:
-        summary = _prose((inspect.getdoc(getattr(trackside, name)) or "").partition("\n")[0]).strip()
-        parts.append(f"| [`{name}`](#{_place(name)}) | {re.sub(', as `Run.*?`', '', summary)} |\n")
+    parts.append(", ".join(f"[`{name}`](#{_place(name)})" for name in names) + ".\n")
     own = [name for name in names if _place(name) == name]
     parts += [_documented(name, getattr(trackside, name)) for name in own]
     for name in CLASSES:
@@ -616,14 +602,14 @@ def _operation(
     if also := ", ".join(f"`{one['name']}`{'' if shared[_words(one)] else _kind(one)}" for one in usual):
         yield f"\nAlso {also}.\n"
     asked, answer = _examples().get(name, (path, None))
-    asked = re.sub(r"{(\w+)}", lambda place: PLACES[place[1]], asked)
+    if query := asked.partition("?")[2]:
+        yield f"\nExample: `?{query}`\n"
+    if body := operation.get("requestBody", {}).get("description", ""):
+        yield f"\nBody: {f'`{body}`' if body.startswith('{') else 'the file, by `--data-binary @run.csv`'}\n"
     answer = EXAMPLES.get(operation["operationId"], answer)
-    body = operation.get("requestBody", {}).get("description", "")
-    data = f" -d '{body}'" if body.startswith("{") else " --data-binary @run.csv" if body else ""
-    words = "" if method == "GET" or data else f" -X {method}"
     kind = _notation(answers.get(operation["operationId"], ""))
-    lines = f"{_shortened(answer)}\n" if shown.get(kind) == name else ""
-    yield f'\n```text\n$ curl -H "$TOKEN"{words}{data} "$API{asked}"\n{lines}```\n'
+    lines = _shortened(answer) if shown.get(kind) == name else ""
+    yield f"\nAnswer: {lines}\n" if lines else ""
     if kind in shown and not lines:
         yield f"\nThe answer is as of `{shown[kind]}`.\n"
 
@@ -656,20 +642,17 @@ def _examples() -> dict[str, tuple[str, Any]]:
 
 
 def _shortened(answer: Mapping[str, Any]) -> str:
-    """Return an answer with a line for each field that has something, and one element of each list."""
+    """Return an answer without empty fields; of a long one the names of the fields."""
     some = {name: value for name, value in answer.items() if value not in (None, "", [], {})} or answer
-    lines = [f'  "{name}": {_cut(json.dumps(_first(value), ensure_ascii=False))}' for name, value in some.items()]
-    return "{\n" + ",\n".join(lines) + "\n}"
+    fields = [f'"{name}": {_cut(value)}' for name, value in some.items()]
+    whole = f"`{{{', '.join(fields)}}}`"
+    return whole if len(whole) <= SHORT_ANSWER else ", ".join(f"`{name}`" for name in some)
 
 
-def _first(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_first(one) for one in value[: 1 if value and isinstance(value[0], (dict, list, str)) else 5]]
-    return {name: _first(one) for name, one in value.items()} if isinstance(value, dict) else value
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= SHORT else f"{text[:SHORT]}…"
+def _cut(value: Any) -> str:
+    if len(text := json.dumps(value, ensure_ascii=False)) <= SHORT:
+        return text
+    return f"{text[0]}…{text[-1]}" if isinstance(value, (dict, list)) else f"{text[:SHORT]}…"
 
 
 def alerts_page(page: str) -> str:
