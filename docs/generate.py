@@ -131,19 +131,17 @@ settings need a restart. The daemon reads the file of `web.config.file` again wh
 CLIENT = """
 ## Variables of the client
 
-| variable | meaning |
-|---|---|
-| `TRACKSIDE_RUN_ID` | the run's id; the same on all ranks |
-| `TRACKSIDE_RUN_NAME` | the run's name; by default the script's name |
-| `TRACKSIDE_TAGS` | tags of the run, separated by commas |
-| `TRACKSIDE_ENDPOINT` | where the daemon accepts pushes, `ipc://PATH` or `tcp://HOST:PORT`; with `ipc://` the commands query only that daemon |
-| `TRACKSIDE_KEY_FILE` | the key for a daemon on another machine, [from `trackside keys`](other-machines.md) |
-| `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
-| `TRACKSIDE_RANKS` | `zero` lets only rank 0 push; default `all` |
-| `TRACKSIDE_CODE` | `0`: [the code of a run](history.md#the-code-of-a-run) is not stored |
-| `TRACKSIDE_DISABLED` | `1` turns the client off |
-| `TRACKSIDE_LAUNCH` | set by [`trackside run`](run.md) to identify the runs of its command |
-| `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME` | where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes) |
+- `TRACKSIDE_RUN_ID`: the run's id; the same on all ranks
+- `TRACKSIDE_RUN_NAME`: the run's name; by default the script's name
+- `TRACKSIDE_TAGS`: tags of the run, separated by commas
+- `TRACKSIDE_ENDPOINT`: where the daemon accepts pushes, `ipc://PATH` or `tcp://HOST:PORT`; with `ipc://` the commands query only that daemon
+- `TRACKSIDE_KEY_FILE`: the key for a daemon on another machine, [from `trackside keys`](other-machines.md)
+- `TRACKSIDE_FLUSH_TIMEOUT`: how many seconds the end of a run may wait for its last acknowledgement; default 2
+- `TRACKSIDE_RANKS`: `zero` lets only rank 0 push; default `all`
+- `TRACKSIDE_CODE`: `0`: [the code of a run](history.md#the-code-of-a-run) is not stored
+- `TRACKSIDE_DISABLED`: `1` turns the client off
+- `TRACKSIDE_LAUNCH`: set by [`trackside run`](run.md) to identify the runs of its command
+- `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME`: where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes)
 
 Our commands read `TRACKSIDE_WEB__CREDENTIALS_FILE`, the file of [`--web.credentials-file`](web.md#our-commands).
 
@@ -171,16 +169,14 @@ token that can only read.
 its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test: their
 fields that are not empty, and `…` for what is long. A body is what `curl -d` sends.
 
-| | |
-|---|---|
-| answers | JSON unless stated otherwise, whatever `Accept` says; compressed with `Accept-Encoding: gzip` |
-| NaN and infinities | the texts `"nan"`, `"inf"` and `"-inf"` |
-| times | Unix seconds; parameters may also be `2026-11-01`, `2026-11-01T08:00:00Z`, or `7d` for seven days ago |
-| errors | `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher. The reason is REASONS |
-| unknown names | a parameter that an endpoint does not have is 400; a run, a key or a file that there is not is 404 |
-| files | images and captures never change: send their `ETag` as `If-None-Match`, and the answer is 304 |
-| other origins | pages of other origins may read, with the token, if [`web.cors-origins`](configuration.md) names them; none may change anything |
-| limits | 2 answers from the history at a time, and 100 streams; the [web configuration](web.md) limits requests by address |
+- answers: JSON unless stated otherwise, whatever `Accept` says; compressed with `Accept-Encoding: gzip`
+- NaN and infinities: the texts `"nan"`, `"inf"` and `"-inf"`
+- times: Unix seconds; parameters may also be `2026-11-01`, `2026-11-01T08:00:00Z`, or `7d` for seven days ago
+- errors: `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher. The reason is REASONS
+- unknown names: a parameter that an endpoint does not have is 400; a run, a key or a file that there is not is 404
+- files: images and captures never change: send their `ETag` as `If-None-Match`, and the answer is 304
+- other origins: pages of other origins may read, with the token, if [`web.cors-origins`](configuration.md) names them; none may change anything
+- limits: 2 answers from the history at a time, and 100 streams; the [web configuration](web.md) limits requests by address
 
 Parameters of several endpoints:
 
@@ -379,7 +375,7 @@ def commands_page() -> str:
     """Return the text of docs/commands.md, made from the commands' own help."""
     parts = [COMMANDS_PAGE, *_shared()]
     for group, commands in COMMANDS.items():
-        parts.append(f"\n## {group}\n\n{', '.join(f'[`{name}`](#{name})' for name in commands)}.\n")
+        parts.append(f"\n## {group}\n")
         parts += [_command(name, load(name), 3) for name in commands]
     return "".join(parts)
 
@@ -418,7 +414,7 @@ def _command(name: str, command: Any, level: int) -> str:
         text = f"{'Settings' if few else 'Many settings of'} {', '.join(dict.fromkeys(names))} are options, too."
         parts.append(f"\n{_filled(text)}\n")
     for example in re.findall("(?m)^Example: (.*)$", command.epilog or ""):
-        parts += [f"\nExample: `{example}`\n"] if example not in ("", usage) else []
+        parts += [f"\nExample: `{example}`\n"] if re.search(r" -|['\">]", example) else []
     parts += [_command(f"{name} {under}", one, level + 1) for under, one in members.items()]
     return "".join(parts)
 
