@@ -479,7 +479,9 @@ def _class(name: str, functions: Collection[str] = ()) -> Iterator[str]:
         (one, inspect.getdoc(member) or "") for one, member in members.items() if isinstance(member, property)
     ]
     yield "\n" if properties else ""
-    yield from (f"- `{name}.{one}`: {' '.join(_prose(text).split())}\n" for one, text in properties)
+    yield from (
+        f"- `{name}.{one}`: {' '.join(_prose(text).split())}\n" for one, text in properties if text != "See the class."
+    )
     yield from (_documented(f"{name}.{one}", member) for one, member in members.items() if inspect.isfunction(member))
 
 
@@ -494,7 +496,7 @@ def _documented(name: str, what: Any) -> str:
     text = _prose(inspect.getdoc(what) or "")
     if what in (trackside.Run, trackside.RunHistory, trackside.Series, trackside.Media):  # functions make them
         return f"\n### {name}\n\n{text}"
-    return f"\n### {name}\n\n```text\n{name}{_signature(what)}\n```\n\n{text}"
+    return f"\n### {name}\n\n`{name}{_signature(what)}`\n\n{text}"
 
 
 def _signature(what: Any) -> str:
@@ -508,14 +510,18 @@ def _signature(what: Any) -> str:
             one.annotation = None
     names = (*node.args.posonlyargs, *node.args.args)
     shown = re.sub(r"^self(, )?", "", ast.unparse(node.args)) if names else ast.unparse(node.args)
-    return f"({shown})" + ("" if isinstance(what, type) or node.returns is None else f" -> {ast.unparse(node.returns)}")
+    return f"({shown})" + (
+        "" if isinstance(what, type) or ast.unparse(node.returns) == "None" else f" -> {ast.unparse(node.returns)}"
+    )
 
 
 def _prose(docstring: str) -> str:
     """Return a docstring of Google's style as Markdown."""
     lines: list[str] = []
     for line in docstring.split("\n"):
-        if line in {"Args:", "Attributes:", "Returns:", "Raises:", "Yields:"}:
+        if line == "Args:":
+            continue
+        if line in {"Attributes:", "Returns:", "Raises:", "Yields:"}:
             lines += [f"**{line[:-1]}**", ""]
         elif found := re.match(r"    (\*{0,2}\w+): (.*)", line):
             lines.append(f"- `{found[1]}`: {found[2]}")
