@@ -124,6 +124,7 @@ def test_without_a_command_it_shows_what_there_is() -> None:
         (["daemon", "--sample.intervall=1s"], "--sample.interval"),
         (["daemon", "--collector.gpu.skipp=x"], "--collector.gpu.skip"),
         (["daemon", "--alerts.sinks.webhook.url=x"], "or by $TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL"),
+        (["daemon", "--storage.path"], "requires an argument."),
         (["deamon"], "daemon"),
         (["daemon", "now"], "now"),
     ],

@@ -237,6 +237,25 @@ def test_a_target_with_impossible_numbers_is_listed_without_them(name: str) -> N
         fleet.runs("duration>1")
 
 
+def test_a_server_whose_answer_cannot_be_read_is_named_and_not_asked_again_at_once() -> None:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Response:
+        asked.append(request.query_params["query"])
+        return Response('{"status": "success", "data": {"more": ' + "[" * 5000 + "]" * 5000 + "}}")
+
+    service = HttpService(Starlette(routes=[Route("/api/v1/query", answer)]))
+    try:
+        fleet = fleet_of(service.url)
+        (problem,) = eventually(lambda: fleet.runs()["problems"])
+        known = len(asked)
+        assert problem.startswith("Live runs are missing: ")
+        assert fleet.runs()["problems"] == [problem]
+        assert len(asked) == known
+    finally:
+        service.server.stop()
+
+
 def test_two_clusters_with_equal_hosts_and_names_keep_their_numbers() -> None:
     def samples(of: str) -> list[tuple[dict[str, str], str]]:
         own = {

@@ -38,20 +38,9 @@ class TracksideLogger(RunCallback, LoggerDestination):
         """Push the numbers among what is logged."""
         self.adapter.open().push(numeric(metrics), step=step)
 
-    @never_raises
-    def eval_start(self, state: Any, logger: Any) -> None:
-        """Begin an evaluation."""
-        self.adapter.evaluates(begins=True)
-
-    @never_raises
-    def eval_end(self, state: Any, logger: Any) -> None:
-        """End an evaluation."""
-        self.adapter.evaluates(begins=False)
-
-    @never_raises
-    def fit_end(self, state: Any, logger: Any) -> None:
-        """Leave the run to what follows."""
-        self.adapter.rest()
+    eval_start = RunCallback.evaluation_begins
+    eval_end = RunCallback.evaluation_ends
+    fit_end = RunCallback.training_ends
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint carries, so that a resume continues the run."""

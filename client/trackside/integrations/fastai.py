@@ -54,10 +54,7 @@ class TracksideCallback(RunCallback, Callback):
         if self._is_on:
             self.adapter.evaluates(begins=True)
 
-    @never_raises
-    def after_validate(self) -> None:
-        """End an evaluation."""
-        self.adapter.evaluates(begins=False)
+    after_validate = RunCallback.evaluation_ends
 
     @never_raises
     def after_epoch(self) -> None:

@@ -92,10 +92,7 @@ class TracksideCallback(RunCallback):
         self.is_training = False
         self.adapter.rest()
 
-    @never_raises
-    def evaluation_started(self, evaluator: Any) -> None:
-        """Begin an evaluation."""
-        self.adapter.evaluates(begins=True)
+    evaluation_started = RunCallback.evaluation_begins
 
     @never_raises
     def evaluation_completed(self, evaluator: Any, name: str = "") -> None:

@@ -67,10 +67,7 @@ class TracksideCallback(RunCallback, Callback):
         if self._is_training:
             self.adapter.evaluates(begins=True)
 
-    @never_raises
-    def on_test_end(self, logs: Any = None) -> None:
-        """End an evaluation."""
-        self.adapter.evaluates(begins=False)
+    on_test_end = RunCallback.evaluation_ends
 
     @never_raises
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:

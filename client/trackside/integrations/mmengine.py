@@ -46,13 +46,6 @@ class TracksideCallback(RunCallback, Hook):
         self.adapter.open().push(values, step=runner.iter)
 
     @never_raises
-    def before_val(self, runner: Any) -> None:
-        """Begin an evaluation."""
-        self.adapter.evaluates(begins=True)
-
-    before_test = before_val
-
-    @never_raises
     def after_val_epoch(self, runner: Any, metrics: Mapping[str, Any] | None = None) -> None:
         """End a validation, and push its metrics."""
         self._push_metrics("eval", runner, metrics)
@@ -74,10 +67,8 @@ class TracksideCallback(RunCallback, Hook):
         if runner._resume:  # noqa: SLF001  MMEngine has no public name for it
             self.adapter.resume(checkpoint.get("trackside"))
 
-    @never_raises
-    def after_train(self, runner: Any) -> None:
-        """Leave the run to what follows."""
-        self.adapter.rest()
+    before_val = before_test = RunCallback.evaluation_begins
+    after_train = RunCallback.training_ends
 
     def _push_metrics(self, name: str, runner: Any, metrics: Mapping[str, Any] | None) -> None:
         values = {f"{name}/{key}": value for key, value in numeric(metrics or {}).items()}

@@ -47,11 +47,7 @@ class RlLogger(RunCallback):
     def log_histogram(self, *_: Any, **__: Any) -> None:
         """Do nothing with NeMo RL's histograms."""
 
-    @never_raises
-    def finish(self, *_: Any) -> None:
-        self.adapter.end()
-
-    close = finish
+    finish = close = RunCallback.run_ends
 
     def _push(self, prefix: str, values: Mapping[str, Any], step: int | None) -> None:
         begin = f"{prefix}/" if prefix else ""

@@ -208,22 +208,6 @@ class RunAdapter:
         return init(self.name, **{"config": self._config or None, **again, **self._arguments})
 
 
-class RunCallback:
-    """The base of a framework's callback, which pushes to the run of its adapter.
-
-    Args:
-        name: As for `trackside.init`.
-        arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``config``, …
-
-    Attributes:
-        adapter: Opens and ends the run.
-    """
-
-    def __init__(self, name: str | None = None, **arguments: Any) -> None:
-        super().__init__()
-        self.adapter = RunAdapter(name, arguments)
-
-
 def guarded(what: str, call: Callable[..., T], *given: Any) -> T | None:
     """Return ``call(*given)``; if it raises, log that once for *what*, and return None."""
     try:
@@ -245,6 +229,42 @@ def never_raises(hook: F) -> F:
             return None
 
     return called  # type: ignore[return-value]
+
+
+class RunCallback:
+    """The base of a framework's callback, which pushes to the run of its adapter.
+
+    Args:
+        name: As for `trackside.init`.
+        arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``config``, …
+
+    Attributes:
+        adapter: Opens and ends the run.
+    """
+
+    def __init__(self, name: str | None = None, **arguments: Any) -> None:
+        super().__init__()
+        self.adapter = RunAdapter(name, arguments)
+
+    @never_raises
+    def evaluation_begins(self, *_: Any, **__: Any) -> None:
+        """Begin an evaluation; frameworks call this by a name of their own, as what follows."""
+        self.adapter.evaluates(begins=True)
+
+    @never_raises
+    def evaluation_ends(self, *_: Any, **__: Any) -> None:
+        """End an evaluation."""
+        self.adapter.evaluates(begins=False)
+
+    @never_raises
+    def training_ends(self, *_: Any, **__: Any) -> None:
+        """Leave the run to what follows."""
+        self.adapter.rest()
+
+    @never_raises
+    def run_ends(self, *_: Any, **__: Any) -> None:
+        """End the run."""
+        self.adapter.end()
 
 
 def warn_failed(what: str, error: Exception) -> None:

@@ -27,10 +27,7 @@ class TracksideLogger(RunCallback, BaseLogger):
         """Push the values of a step."""
         self.adapter.open().push(metrics, step=step)
 
-    @never_raises
-    def close(self) -> None:
-        """End the run."""
-        self.adapter.end()
+    close = RunCallback.run_ends
 
 
 class TracksideMetrics(MetricsProcessor):

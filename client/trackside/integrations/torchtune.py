@@ -45,7 +45,4 @@ class TracksideLogger(RunCallback):
         """Push the values of a step."""
         self.adapter.open().push(payload, step=step)
 
-    @never_raises
-    def close(self) -> None:
-        """End the run."""
-        self.adapter.end()
+    close = RunCallback.run_ends

@@ -60,10 +60,7 @@ class TracksideCallback(RunCallback):
         if self._epoch >= 0:
             self.adapter.evaluates(begins=True)
 
-    @never_raises
-    def on_val_end(self, validator: Any) -> None:
-        """End an evaluation."""
-        self.adapter.evaluates(begins=False)
+    on_val_end = RunCallback.evaluation_ends
 
     @never_raises
     def on_fit_epoch_end(self, trainer: Any) -> None:

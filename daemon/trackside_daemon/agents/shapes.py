@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 Number = float | Literal["nan", "inf", "-inf"]
+Result = bool | Number
 Health = Literal["ok", "slow", "broken"]
 Fields = Mapping[str, Any]
 
@@ -21,14 +22,14 @@ RUN: Fields = {
     **_of(int, "attempt", "step"),
     "loss": Number,
     "tags": list[str],
-    "summary": list[list[str | Number]],
+    "summary": list[list[str | Result]],
 }
 CAUSE: Fields = {
     **_of(str, "cause", "summary", "advice", "check"),
     **_of(float, "lost_seconds", "low", "high", "gpu_hours", "cost"),
     "evidence": list[str],
 }
-DIFFERENCE = _of(Number, "value", "difference", "difference_low", "difference_high", "at")
+DIFFERENCE = {"value": Result, **_of(Number, "difference", "difference_low", "difference_high", "at")}
 METRIC: Fields = {"key": str, **_of(int, "rank", "attempt", "last_step"), **_of(Number, "last", "min", "max")}
 
 

@@ -199,8 +199,12 @@ class _Engine:
         return *self._answer[1:], ""
 
     def _read(self) -> None:
-        for runs, problem in self._ask(time.monotonic() - self._answer[0] <= self._kept):
-            self._answer = time.monotonic(), runs, problem
+        try:
+            for runs, problem in self._ask(time.monotonic() - self._answer[0] <= self._kept):
+                self._answer = time.monotonic(), runs, problem
+                self._answered.set()
+        except Exception as error:  # noqa: BLE001  whatever a server answers; without an answer it would be asked again at once
+            self._answer = time.monotonic(), [], f"{self._name} missing: {type(error).__name__}: {error}"
             self._answered.set()
 
 

@@ -85,7 +85,8 @@ class GroupedCommand(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:  # NoSuchOption, whose module differs between the versions of typer
             name = getattr(error, "option_name", "").lstrip("-")
-            if "." in name and not getattr(error, "possibilities", ()):
+            has_file = any("--config.file" in param.opts for param in self.get_params(ctx))
+            if "." in name and has_file and not getattr(error, "possibilities", name):  # another error has none
                 variable = f"TRACKSIDE_{name.replace('.', '__').replace('-', '_').upper()}"
                 error.message += f"; set it in the file of --config.file, or by ${variable}"  # type: ignore[attr-defined]
             raise

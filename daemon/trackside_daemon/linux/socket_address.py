@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 _ESTABLISHED, _LISTENS = "01", "0A"
+_IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 
 
 def format_address(listener: socket.socket) -> str:
@@ -27,7 +28,7 @@ def listeners(port: int, proc: Path = Path("/proc")) -> Iterator[tuple[int, str]
 
 def user_of(client: tuple[str, int], server: tuple[str, int], proc: Path = Path("/proc")) -> int | None:
     """Return the uid of the client of a connection within this machine; None if it is not known, or has closed its end."""
-    ends = [(ip_address(host), port) for host, port in (client, server)]
+    ends = [(_address(ip_address(host).packed), port) for host, port in (client, server)]
     found = (int(fields[7]) for fields in _sockets(_ESTABLISHED, proc) if [_end(one) for one in fields[1:3]] == ends)
     return next(found, None)
 
@@ -56,7 +57,12 @@ def _end(text: str) -> tuple[IPv4Address | IPv6Address, int]:
     """Return the address and the port of an end of a socket; each 32 bits of the address are a number of this machine."""
     host, _, port = text.partition(":")
     words = (int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8))
-    return ip_address(b"".join(words)), int(port, 16)
+    return _address(b"".join(words)), int(port, 16)
+
+
+def _address(packed: bytes) -> IPv4Address | IPv6Address:
+    """Return an address; that of IPv4 in IPv6, to which Java connects, as that of IPv4."""
+    return ip_address(packed.removeprefix(_IPV4_IN_IPV6) if len(packed) == 16 else packed)
 
 
 def strangers(host: str, port: int, trusted: Collection[int], proc: Path = Path("/proc")) -> list[int]:

@@ -241,11 +241,12 @@ class OtlpCollector:
                 if one is None:
                     one = self._series[key] = _Series()
                 one.seen = self._clock()
-                at = min(point.time, time.time_ns())  # a clock that is ahead does not hold back what comes later
-                if at > one.time or not at:  # else it was sent again
+                # What a clock that was ahead has sent does not hold back what comes later.
+                is_later = point.time > one.time or one.time > time.time_ns()
+                if (is_later and point.time != one.time) or not point.time:  # else it was sent again
                     grown = point.value if isfinite(point.value) else 0.0
                     one.value = one.value + grown if point.is_delta else point.value
-                    one.time = at
+                    one.time = point.time
         return refused
 
     def collect(self) -> list[Sample]:

@@ -61,7 +61,8 @@ def rules(
         list[str], option("NAME", "The label of the targets with their cluster; may be repeated.")
     ] = ["cluster"],  # noqa: B006  typer copies it
     label: Annotated[
-        list[str] | None, option("NAME=VALUE", "A label of it, such as release=prometheus; may be repeated.")
+        list[str] | None,
+        option("NAME=VALUE", "A label of the PrometheusRule, such as release=prometheus; may be repeated."),
     ] = None,
     namespace: Annotated[str, option("NAME", "Namespace of the PrometheusRule.")] = "",
 ) -> None:

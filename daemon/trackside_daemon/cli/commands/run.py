@@ -36,7 +36,7 @@ def run(
         list[str] | None,
         option(
             "[DIR]",
-            "Make runs of what it writes for TensorBoard or W&B in runs, lightning_logs, wandb, and DIR; may be "
+            "Make runs of what the command writes for TensorBoard or W&B in runs, lightning_logs, wandb, and DIR; may be "
             "repeated.",
             "--follow",
         ),
@@ -45,7 +45,7 @@ def run(
         str,
         option(
             "[N]",
-            "Start it again after a crash or a proven hang, up to N times, from the newest intact checkpoint [default:"
+            "Start the command again after a crash or a proven hang, up to N times, from the newest intact checkpoint [default:"
             " 5].",
             "--restart",
         ),
@@ -61,7 +61,7 @@ def run(
         str,
         option(
             "ALERTS",
-            "End it when one of these alerts fires, or fires so long: NonFinite,LossDiverging:10m.",
+            "End the command when one of these alerts fires, or fires so long: NonFinite,LossDiverging:10m.",
             "--stop-on",
         ),
     ] = "",

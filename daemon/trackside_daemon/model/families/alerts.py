@@ -37,7 +37,7 @@ EXCESS = define(
 NOTIFICATIONS = define("trackside_notifications_total", "Messages that a sink of alerts tried to send.", "sink")
 NOTIFICATIONS_FAILED = define(
     "trackside_notifications_failed_total",
-    "Messages that the sink could not send; or not within 60 s; it retries them.",
+    "Messages that the sink did not send within 60 s; it retries them.",
     "sink",
 )
 NOTIFICATIONS_DROPPED = define(
