@@ -131,19 +131,17 @@ settings need a restart. The daemon reads the file of `web.config.file` again wh
 CLIENT = """
 ## Variables of the client
 
-| variable | meaning |
-|---|---|
-| `TRACKSIDE_RUN_ID` | the run's id; the same on all ranks |
-| `TRACKSIDE_RUN_NAME` | the run's name; by default the script's name |
-| `TRACKSIDE_TAGS` | tags of the run, separated by commas |
-| `TRACKSIDE_ENDPOINT` | where the daemon accepts pushes, `ipc://PATH` or `tcp://HOST:PORT`; with `ipc://` the commands query only that daemon |
-| `TRACKSIDE_KEY_FILE` | the key for a daemon on another machine, [from `trackside keys`](other-machines.md) |
-| `TRACKSIDE_FLUSH_TIMEOUT` | how many seconds the end of a run may wait for its last acknowledgement; default 2 |
-| `TRACKSIDE_RANKS` | `zero` lets only rank 0 push; default `all` |
-| `TRACKSIDE_CODE` | `0`: [the code of a run](history.md#the-code-of-a-run) is not stored |
-| `TRACKSIDE_DISABLED` | `1` turns the client off |
-| `TRACKSIDE_LAUNCH` | set by [`trackside run`](run.md) to identify the runs of its command |
-| `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME` | where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes) |
+- `TRACKSIDE_RUN_ID`: the run's id; the same on all ranks
+- `TRACKSIDE_RUN_NAME`: the run's name; by default the script's name
+- `TRACKSIDE_TAGS`: tags of the run, separated by commas
+- `TRACKSIDE_ENDPOINT`: where the daemon accepts pushes, `ipc://PATH` or `tcp://HOST:PORT`; with `ipc://` the commands query only that daemon
+- `TRACKSIDE_KEY_FILE`: the key for a daemon on another machine, [from `trackside keys`](other-machines.md)
+- `TRACKSIDE_FLUSH_TIMEOUT`: how many seconds the end of a run may wait for its last acknowledgement; default 2
+- `TRACKSIDE_RANKS`: `zero` lets only rank 0 push; default `all`
+- `TRACKSIDE_CODE`: `0`: [the code of a run](history.md#the-code-of-a-run) is not stored
+- `TRACKSIDE_DISABLED`: `1` turns the client off
+- `TRACKSIDE_LAUNCH`: set by [`trackside run`](run.md) to identify the runs of its command
+- `POD_NAME`, `POD_NAMESPACE`, `CONTAINER_NAME`: where in Kubernetes the training runs, [set by its manifest](host.md#in-containers-and-kubernetes)
 
 Our commands read `TRACKSIDE_WEB__CREDENTIALS_FILE`, the file of [`--web.credentials-file`](web.md#our-commands).
 
@@ -164,37 +162,27 @@ The daemon serves this API below `/api/v1`. Every request needs the token of the
 curl -H "Authorization: Bearer $(trackside token)" http://127.0.0.1:21790/api/v1/processes
 ```
 
-Below, `TOKEN` is that header, and `API` is `http://127.0.0.1:21790/api/v1`. The [role](web.md#roles) `read` may do every GET, and `write` the
-rest, where nothing else is stated. `trackside token --role read` prints a token that can only read.
+The [role](web.md#roles) `read` may do every GET, and `write` the rest, where nothing else is stated. `trackside token --role read` prints a
+token that can only read.
 
 `/api/v1/openapi.json` is the whole reference, with the types of all answers; generators make typed clients of it. [Stable](stability.md) are
-its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test, without their
-empty fields and with the first entry of each list.
+its paths, parameters, statuses and fields; answers may get more fields. This page is made from it, with answers from a test: their
+fields that are not empty, and `…` for what is long. A body is what `curl -d` sends.
 
-| | |
-|---|---|
-| answers | JSON unless stated otherwise, whatever `Accept` says; compressed with `Accept-Encoding: gzip` |
-| NaN and infinities | the texts `"nan"`, `"inf"` and `"-inf"` |
-| times | Unix seconds; parameters may also be `2026-11-01`, `2026-11-01T08:00:00Z`, or `7d` for seven days ago |
-| errors | `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher. The reason is REASONS |
-| unknown names | a parameter that an endpoint does not have is 400; a run, a key or a file that there is not is 404 |
-| files | images and captures never change: send their `ETag` as `If-None-Match`, and the answer is 304 |
-| other origins | pages of other origins may read, with the token, if [`web.cors-origins`](configuration.md) names them; none may change anything |
-| limits | 2 answers from the history at a time, and 100 streams; the [web configuration](web.md) limits requests by address |
+- answers: JSON unless stated otherwise, whatever `Accept` says; compressed with `Accept-Encoding: gzip`
+- NaN and infinities: the texts `"nan"`, `"inf"` and `"-inf"`
+- times: Unix seconds; parameters may also be `2026-11-01`, `2026-11-01T08:00:00Z`, or `7d` for seven days ago
+- errors: `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher. The reason is REASONS
+- unknown names: a parameter that an endpoint does not have is 400; a run, a key or a file that there is not is 404
+- files: images and captures never change: send their `ETag` as `If-None-Match`, and the answer is 304
+- other origins: pages of other origins may read, with the token, if [`web.cors-origins`](configuration.md) names them; none may change anything
+- limits: 2 answers from the history at a time, and 100 streams; the [web configuration](web.md) limits requests by address
 
 Parameters of several endpoints:
 
 """
-SHORT = 40  # characters of a value in an example
-PLACES = {
-    "id": "gpt-small",
-    "capture": "0000000000a1",
-    "file": "NAME",
-    "layer": "head",
-    "number": "7",
-    "silence": "c76b66bd",
-    "pid": "4711",
-}
+SHORT = 30  # characters of a value in an example
+SHORT_ANSWER = 90  # characters of an answer in one line
 _SILENCE = {
     "id": "c76b66bd",
     "labels": {"alert": "LossSpike", "run": "debug-*"},
@@ -276,11 +264,7 @@ RECORDED = DOCS.parent / "tests" / "behavior" / "recorded" / "api"
 CLIENT_PAGE = """# Python client
 
 The package `trackside` is everything that the training code imports. Its functions act on the default run, which was opened last; the first
-call opens one.
-
-| function | |
-|---|---|
-"""
+call opens one: """
 CLASSES = ("Run", "Checkpoints", "LogFilter")
 
 COMMANDS_PAGE = """# Commands
@@ -391,7 +375,7 @@ def commands_page() -> str:
     """Return the text of docs/commands.md, made from the commands' own help."""
     parts = [COMMANDS_PAGE, *_shared()]
     for group, commands in COMMANDS.items():
-        parts.append(f"\n## {group}\n\n{', '.join(f'[`{name}`](#{name})' for name in commands)}.\n")
+        parts.append(f"\n## {group}\n")
         parts += [_command(name, load(name), 3) for name in commands]
     return "".join(parts)
 
@@ -430,7 +414,7 @@ def _command(name: str, command: Any, level: int) -> str:
         text = f"{'Settings' if few else 'Many settings of'} {', '.join(dict.fromkeys(names))} are options, too."
         parts.append(f"\n{_filled(text)}\n")
     for example in re.findall("(?m)^Example: (.*)$", command.epilog or ""):
-        parts += [f"\nExample: `{example}`\n"] if example not in ("", usage) else []
+        parts += [f"\nExample: `{example}`\n"] if re.search(r" -|['\">]", example) else []
     parts += [_command(f"{name} {under}", one, level + 1) for under, one in members.items()]
     return "".join(parts)
 
@@ -471,9 +455,7 @@ def client_page() -> str:
     """Return the text of docs/client.md, made from the docstrings of the client."""
     names = [name for name in trackside.__all__ if name not in CLASSES]
     parts = [CLIENT_PAGE]
-    for name in names:
-        summary = _prose((inspect.getdoc(getattr(trackside, name)) or "").partition("\n")[0]).strip()
-        parts.append(f"| [`{name}`](#{_place(name)}) | {re.sub(', as `Run.*?`', '', summary)} |\n")
+    parts.append(", ".join(f"[`{name}`](#{_place(name)})" for name in names) + ".\n")
     own = [name for name in names if _place(name) == name]
     parts += [_documented(name, getattr(trackside, name)) for name in own]
     for name in CLASSES:
@@ -497,7 +479,9 @@ def _class(name: str, functions: Collection[str] = ()) -> Iterator[str]:
         (one, inspect.getdoc(member) or "") for one, member in members.items() if isinstance(member, property)
     ]
     yield "\n" if properties else ""
-    yield from (f"- `{name}.{one}`: {' '.join(_prose(text).split())}\n" for one, text in properties)
+    yield from (
+        f"- `{name}.{one}`: {' '.join(_prose(text).split())}\n" for one, text in properties if text != "See the class."
+    )
     yield from (_documented(f"{name}.{one}", member) for one, member in members.items() if inspect.isfunction(member))
 
 
@@ -512,7 +496,7 @@ def _documented(name: str, what: Any) -> str:
     text = _prose(inspect.getdoc(what) or "")
     if what in (trackside.Run, trackside.RunHistory, trackside.Series, trackside.Media):  # functions make them
         return f"\n### {name}\n\n{text}"
-    return f"\n### {name}\n\n```text\n{name}{_signature(what)}\n```\n\n{text}"
+    return f"\n### {name}\n\n`{name}{_signature(what)}`\n\n{text}"
 
 
 def _signature(what: Any) -> str:
@@ -526,14 +510,18 @@ def _signature(what: Any) -> str:
             one.annotation = None
     names = (*node.args.posonlyargs, *node.args.args)
     shown = re.sub(r"^self(, )?", "", ast.unparse(node.args)) if names else ast.unparse(node.args)
-    return f"({shown})" + ("" if isinstance(what, type) or node.returns is None else f" -> {ast.unparse(node.returns)}")
+    return f"({shown})" + (
+        "" if isinstance(what, type) or ast.unparse(node.returns) == "None" else f" -> {ast.unparse(node.returns)}"
+    )
 
 
 def _prose(docstring: str) -> str:
     """Return a docstring of Google's style as Markdown."""
     lines: list[str] = []
     for line in docstring.split("\n"):
-        if line in {"Args:", "Attributes:", "Returns:", "Raises:", "Yields:"}:
+        if line == "Args:":
+            continue
+        if line in {"Attributes:", "Returns:", "Raises:", "Yields:"}:
             lines += [f"**{line[:-1]}**", ""]
         elif found := re.match(r"    (\*{0,2}\w+): (.*)", line):
             lines.append(f"- `{found[1]}`: {found[2]}")
@@ -616,14 +604,14 @@ def _operation(
     if also := ", ".join(f"`{one['name']}`{'' if shared[_words(one)] else _kind(one)}" for one in usual):
         yield f"\nAlso {also}.\n"
     asked, answer = _examples().get(name, (path, None))
-    asked = re.sub(r"{(\w+)}", lambda place: PLACES[place[1]], asked)
+    if query := asked.partition("?")[2]:
+        yield f"\nExample: `?{query}`\n"
+    if body := operation.get("requestBody", {}).get("description", ""):
+        yield f"\nBody: {f'`{body}`' if body.startswith('{') else 'the file, by `--data-binary @run.csv`'}\n"
     answer = EXAMPLES.get(operation["operationId"], answer)
-    body = operation.get("requestBody", {}).get("description", "")
-    data = f" -d '{body}'" if body.startswith("{") else " --data-binary @run.csv" if body else ""
-    words = "" if method == "GET" or data else f" -X {method}"
     kind = _notation(answers.get(operation["operationId"], ""))
-    lines = f"{_shortened(answer)}\n" if shown.get(kind) == name else ""
-    yield f'\n```text\n$ curl -H "$TOKEN"{words}{data} "$API{asked}"\n{lines}```\n'
+    lines = _shortened(answer) if shown.get(kind) == name else ""
+    yield f"\nAnswer: {lines}\n" if lines else ""
     if kind in shown and not lines:
         yield f"\nThe answer is as of `{shown[kind]}`.\n"
 
@@ -656,20 +644,17 @@ def _examples() -> dict[str, tuple[str, Any]]:
 
 
 def _shortened(answer: Mapping[str, Any]) -> str:
-    """Return an answer with a line for each field that has something, and one element of each list."""
+    """Return an answer without empty fields; of a long one the names of the fields."""
     some = {name: value for name, value in answer.items() if value not in (None, "", [], {})} or answer
-    lines = [f'  "{name}": {_cut(json.dumps(_first(value), ensure_ascii=False))}' for name, value in some.items()]
-    return "{\n" + ",\n".join(lines) + "\n}"
+    fields = [f'"{name}": {_cut(value)}' for name, value in some.items()]
+    whole = f"`{{{', '.join(fields)}}}`"
+    return whole if len(whole) <= SHORT_ANSWER else ", ".join(f"`{name}`" for name in some)
 
 
-def _first(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_first(one) for one in value[: 1 if value and isinstance(value[0], (dict, list, str)) else 5]]
-    return {name: _first(one) for name, one in value.items()} if isinstance(value, dict) else value
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= SHORT else f"{text[:SHORT]}…"
+def _cut(value: Any) -> str:
+    if len(text := json.dumps(value, ensure_ascii=False)) <= SHORT:
+        return text
+    return f"{text[0]}…{text[-1]}" if isinstance(value, (dict, list)) else f"{text[:SHORT]}…"
 
 
 def alerts_page(page: str) -> str:
