@@ -100,6 +100,17 @@ def test_an_alert_ends_when_its_fault_does(fault: str) -> None:
     assert [(one[0], one[3]) for one in changes(columns)] == [(alert, False), (alert, True)]
 
 
+def test_an_entropy_that_stays_is_accepted() -> None:
+    columns = {name: [*well[:ILL], *(2 * well)[ILL : ILL + 200]] for name, well in HEALTHY.items()}
+    columns["entropy"] = [*HEALTHY["entropy"][:ILL], *around(0.1, 0.02, 200)]
+    steps, rank = range(ILL + 200), RankDetectors()
+    found = [one for _, one in rank.evaluate({key: Column(steps, steps, values) for key, values in columns.items()})]
+    assert [(one.over, one.accepted) for one in found if one.alert == "EntropyCollapse"] == [
+        (False, False),
+        (True, True),
+    ]
+
+
 def test_a_divergence_without_another_quantity_is_one_of_another_training() -> None:
     values = [*HEALTHY["kl"][:ILL], *FAULTS["policy runs away"][1]]
     assert changes({"kl": values}) == []

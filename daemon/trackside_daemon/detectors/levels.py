@@ -25,6 +25,7 @@ class SampleAlert:
         severity: Its severity, a warning unless the class has another.
         firing: It fires.
         firing_for: The samples for which it has fired.
+        accepted: It ends because what stays counts as normal.
     """
 
     alerts: tuple[str, ...]
@@ -33,6 +34,7 @@ class SampleAlert:
     def __init__(self) -> None:
         self.firing = False
         self.firing_for = 0
+        self.accepted = False
 
     def judge(self, step: int, value: float) -> str | None:
         """Return why the alert fires at this sample, or while it fires, why it ends; None if nothing changes."""
@@ -46,9 +48,9 @@ class SampleAlert:
             self.firing_for += self.firing
             text = self.judge(step, value)
             if text is not None:
-                yield Detection(self.alerts[0], self.severity, at, text, over=self.firing)
+                yield Detection(self.alerts[0], self.severity, at, text, over=self.firing, accepted=self.accepted)
                 self.firing = not self.firing
-                self.firing_for = 0
+                self.firing_for, self.accepted = 0, False
 
 
 class LevelAlert(SampleAlert):

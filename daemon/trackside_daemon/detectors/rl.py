@@ -246,6 +246,7 @@ class LengthBlowup(LevelAlert):
         if self.firing:
             if self.firing_for >= LENGTH_ACCEPTED:
                 self.before.clear()
+                self.accepted = True
                 return f"responses of {number(now)} tokens are the usual ones at step {number(step)}"
             ends = now < usual + (LENGTH_TIMES - 1) / 2 * usual
             return f"responses have {number(now)} tokens at step {number(step)}" if ends else None
@@ -275,6 +276,7 @@ class EntropyCollapse(LevelAlert):
                 return None
             if far:
                 self.before.clear()
+                self.accepted = True
             return f"the entropy is {number(now)} at step {number(step)}"
         if not far or abs(now - usual) < ENTROPY_ERRORS * self.error():
             return None
