@@ -152,8 +152,9 @@ class Sender:
             self._wait_until(lambda: session.done, timeout)
 
     def settle(self, timeout: float) -> None:
-        """Wait at most *timeout* seconds until all sessions, which have ended, are committed, also those that nobody waited for."""
-        ours = [session for session in (*self._sessions, *self._arrivals) if isinstance(session, Session)]
+        """Wait at most *timeout* seconds until all ended sessions are committed, also those that were not waited for."""
+        # The thread moves arrivals to the sessions: in this order none is missed.
+        ours = [session for session in (*self._arrivals, *self._sessions) if isinstance(session, Session)]
         self._wait_until(lambda: all(session.done for session in ours), timeout)
 
     def _wait_until(self, is_done: Callable[[], bool], timeout: float) -> None:

@@ -280,6 +280,7 @@ class Fleet:
                 more = len(found) - RUNS
                 yield found[:RUNS], f"{more:,} live runs are left out, the first that began" if more > 0 else ""
         except (SendError, SettingError) as error:
+            self._trust = None  # its file may have changed
             yield [], f"Live runs are missing: {error}"
 
     def _ask_archive(self, _is_known: bool) -> Iterator[tuple[Runs, str]]:

@@ -56,8 +56,8 @@ function liveItems(runs, colors, { time: now, alerts }) {
         [owner(run), run.world_size > 1 && plural(run.world_size, "rank"),
         run.attempt && `attempt ${run.attempt}`].filter(Boolean).join(" · "),
       loss: number(run.loss),
-      step: !Number.isFinite(run.step) ? "" : `${number(run.step)}${run.total_steps
-        ? ` ${ofPlanned(run.step, run.total_steps, run.progress_ratio)}` : ""}`,
+      step: Number.isFinite(run.step) ? `${number(run.step)}${run.total_steps
+        ? ` ${ofPlanned(run.step, run.total_steps, run.progress_ratio)}` : ""}` : "",
       left: SILENT_STATES.has(run.state) ? `step ${ago(run.last_step_time, now)}`
         : span(run.remaining_seconds || undefined).replace(/.$/, "$& left"),
       speed: throughputText(run) || (Number.isFinite(run.step_seconds) ? `${span(run.step_seconds)} per step` : ""),
