@@ -142,9 +142,7 @@ def _mirror(place: Path) -> float:
 def _push_costs(place: Path) -> tuple[float, float]:
     """Return the median cost of a push with a daemon without a mirror, and with one that has it, in µs, in turns."""
     config = place / "trackside.yml"
-    config.write_text(
-        json.dumps({"bridges": {"tensorboard": {"directory": str(place / "mirrored"), "interval": "1s"}}})
-    )
+    config.write_text(json.dumps({"bridges": {"tensorboard": {"directory": str(place / "mirrored")}}}))
     found: dict[str, list[float]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as first,
