@@ -200,4 +200,5 @@ def test_an_agent_answers_ten_tasks(
             == ["complete", "complete", "damaged"]
         )
     )
+    eventually(lambda: daemon.api("runs/main/checkpoints").json()["checkpoints"])
     asyncio.run(work(daemon, training, tmp_path))
