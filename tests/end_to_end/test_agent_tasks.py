@@ -156,7 +156,8 @@ async def choose(agent: Agent, place: Path) -> None:
     assert (found["best"], found["tied_with"]) == ("nightly-1", [])
     agent.done("is tonight's run better than yesterday's")
     (main,) = (await agent.ask("overview", run="main"))["runs"]
-    assert (main["health"], main["total_steps"], main["step"]) == ("ok", 10_000, 600)
+    assert main["health"] in {"ok", "slow"}, "its steps are slower where other tests run beside"
+    assert (main["total_steps"], main["step"]) == (10_000, 600)
     assert main["remaining_seconds"] > 30
     assert main["checkpoint"]["step"] == 400
     assert 0 < main["unsaved_seconds"] < 600
@@ -200,5 +201,7 @@ def test_an_agent_answers_ten_tasks(
             == ["complete", "complete", "damaged"]
         )
     )
-    eventually(lambda: daemon.api("runs/main/checkpoints").json()["checkpoints"])
+    eventually(
+        lambda: [one["state"] for one in daemon.api("runs/main/checkpoints").json()["checkpoints"]] == ["complete"]
+    )
     asyncio.run(work(daemon, training, tmp_path))
