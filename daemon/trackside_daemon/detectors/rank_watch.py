@@ -14,7 +14,7 @@ from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
 from trackside_daemon.model.families.training import STATE
-from trackside_daemon.model.finding import SEVERITIES, Finding
+from trackside_daemon.model.finding import Finding, severity_of
 from trackside_daemon.model.records import ENDED, OF_BATCHES, STEP, BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -158,7 +158,7 @@ class _WatchedRank:
     def restored_finding(self, kept: Alert) -> Finding:
         """Return a finding that continues an alert of an earlier daemon, with the same texts."""
         labels = self._labels(kept.labels.get("key", ""))
-        severity: Severity = next((level for level in SEVERITIES if level == kept.severity), "warning")
+        severity = severity_of(kept.severity)
         return Finding(kept.alert, severity, labels, kept.started, kept.summary, kept.description, run=self.run)
 
     def end(self, why: str) -> Iterator[Finding]:
