@@ -52,12 +52,15 @@ def encoded(counts: SessionTotals, rows: Sequence[Row]) -> bytes:
 
 
 def with_kept_rows(frames: list[bytes]) -> list[bytes]:
-    """Return the frames of a batch with the rows that the frame behind them has.
+    """Return the frames of a batch with the rows that the frame behind them has; without them if they cannot be read."""
+    try:
+        return _with_kept_rows(frames[:-1], _decode(frames[-1]))
+    except Exception:  # noqa: BLE001  anyone may have written them
+        return frames[:-1]
 
-    Raises:
-        ValueError: They cannot be read.
-    """
-    envelope, kept = open_envelope(frames[:-1]), _decode(frames[-1])
+
+def _with_kept_rows(frames: list[bytes], kept: KeptRows) -> list[bytes]:
+    envelope = open_envelope(frames)
     batch: Pushes = decode_body(envelope.kind, frames[2])
     counts, builder = SessionTotals.resumed(batch.totals, kept.position), BatchBuilder()
     steps: dict[int, Deferred] = {}
