@@ -188,7 +188,7 @@ class Deferred:
 
 
 class Position(NamedTuple):
-    """How far a training is: its current, first and highest step, as in `SessionTotals`, and what decides the next one.
+    """The current, first and highest step of a training, as in `SessionTotals`, and what decides the next one.
 
     Attributes:
         began: Begin of the current step, in monotonic nanoseconds, later by the pauses in it.
@@ -244,7 +244,7 @@ class SessionTotals:
 
     @property
     def position(self) -> Position:
-        """How far the training is."""
+        """The position of the training now."""
         began = self._began + self.phases.paused - self._paused
         return Position(self.step, self.first, self.highest, began, self._in_step, self._has_ended)
 

@@ -1,6 +1,6 @@
 """Rows that the sender thread has not read yet, in the file that a process leaves when it is killed.
 
-They are written as they are, since that costs the sender thread least; whoever reads the file makes a batch of them.
+They are written as they are, since that costs the sender thread least. The reader of the file makes a batch of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeptRows(msgspec.Struct, array_like=True):
     """Rows that follow a batch.
 
     Attributes:
-        position: How far the training was before them.
+        position: Position of the training before them.
         rows: Monotonic nanoseconds, step, numbers by key; None for what is not computed yet.
     """
 

@@ -303,7 +303,7 @@ class Session(Outbox):
 
     @property
     def keeps(self) -> bool:
-        """What is pushed until the next `drain` is worth the cost of `keep`, as far as the rows of the last one show."""
+        """The next rows are worth the cost of `keep`, as far as the number of the last ones shows."""
         return self.greeted and not self.ended and self._drained in KEPT_ROWS
 
     def keep(self, now: Callable[[], Clock]) -> None:
