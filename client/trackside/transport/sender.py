@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import zmq
 from msgspec.structs import replace
 
-from trackside.captures.answers import ANSWERS, AnswerKind, cancel_profile
+from trackside.captures.answers import ANSWERS, OTHER_CAPTURE, AnswerKind, cancel_profile
 from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment import discovery
 from trackside.environment.clocks import read_clocks
@@ -25,7 +25,7 @@ from trackside.environment.paths import kept_directory, machine_id
 from trackside.environment.process_info import process_info
 from trackside.log_once import LogOnce
 from trackside.os_errors import os_error_text
-from trackside.packing import writable
+from trackside.packing import text_of, writable
 from trackside.training_log import info, warn
 from trackside.transport.announcement import announce
 from trackside.transport.connection import Unpatched, Waker, connect, native_thread, new_context
@@ -512,26 +512,35 @@ class Sender:
         elif command.kind == "cancel?":
             cancel_profile()
         elif (answer := ANSWERS.get(command.kind)) is not None:
-            body = decode_body(command.kind, frame)
+            body, is_slow = decode_body(command.kind, frame), answer.is_slow
             if isinstance(body, BatchesQuestion):
                 if not isinstance(session, Session):
                     return
                 body = session.batches.of(body.step, body.before)
+                is_slow = bool(body.steps)
             envelope = Envelope(answer.kind, session.id, command.number)
-            slot = answer.kind if answer.refusal is None else ""
-            if not answer.is_slow:
+            slot = answer.kind if answer.refuse is None else ""
+            if not is_slow:
                 self._send(encode(envelope, answer.make(body)))
             elif slot not in self._answering or not self._answering[slot].is_alive():
                 make = partial(self._make_answer, envelope, answer, body)
                 self._answering[slot] = native_thread(make, "trackside-answer")
                 self._answering[slot].start()
-            elif answer.refusal is not None:
-                self._send(encode(envelope, answer.refusal))
+            elif answer.refuse is not None:
+                self._send(encode(envelope, answer.refuse(OTHER_CAPTURE)))
 
     def _make_answer(self, envelope: Envelope, answer: AnswerKind, body: Any) -> None:
         """Queue a slow answer, which the sender thread sends, since a socket belongs to one thread."""
-        self._answers.append(encode(envelope, answer.make(body)))
-        self._waker.wake()
+        try:
+            made = encode(envelope, answer.make(body))
+        except Exception as error:  # noqa: BLE001  it reads objects of the training's own
+            why = text_of(f"{type(error).__name__}: {text_of(error)}").replace("\n", " ")[:LINE_LENGTH]
+            if self._logged.first(f"answer {answer.kind}"):
+                warn(f"the daemon's question {answer.kind}? is not answered, training goes on: {why}")
+            made = [] if answer.refuse is None else encode(envelope, answer.refuse(why))
+        if made:
+            self._answers.append(made)
+            self._waker.wake()
 
     def _log_version(self, reads: str) -> None:
         self._answered_at = self._no_daemon_since = time.monotonic()  # a daemon is there, if an unusable one
