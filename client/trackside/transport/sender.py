@@ -4,12 +4,14 @@ The file is longer than others: one thread owns the socket, the sessions and the
 """
 
 import os
+import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import Any, NamedTuple
 
 import zmq
@@ -48,6 +50,7 @@ from trackside.wire import (
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
 LINE_LENGTH = 512  # limit of a text of the daemon in a log line
 ARRAY_SECONDS = 0.5  # time at the end of a session, and half of its timeout at most, for arrays that are not computed
+KEPT_PARTS = 5  # of the time from one drain to the next: after each, what was pushed in it is safe (`Session.keep`)
 IDLE_SECONDS = 60.0  # interval of turns without a session
 
 
@@ -56,7 +59,8 @@ class SenderIntervals(NamedTuple):
 
     Attributes:
         drain: Interval at which rows are drained. A push is sent within this and a little more, or within the time that the
-            daemon requests (`Session.gather`); a process that is killed by SIGKILL or os._exit before that loses it.
+            daemon requests (`Session.gather`). A process that is killed by SIGKILL or os._exit before that loses it, unless
+            `Session.keep` has written it.
         beat: Interval of heartbeats, and of the first two hellos until one is answered.
         answer: The first wait for an answer.
         no_daemon: Time without a daemon after which that is logged.
@@ -276,6 +280,8 @@ class Sender:
             time.sleep(self._intervals.drain)
             return
         deadline = time.monotonic() + seconds
+        if self._keep(self._waker.end):
+            return
         poller = zmq.Poller()
         poller.register(self._waker.end, zmq.POLLIN)
         if self._socket is not None:
@@ -293,6 +299,20 @@ class Sender:
                 return
             if ready.get(self._socket, 0) & zmq.POLLOUT or time.monotonic() >= deadline:
                 return
+
+    def _keep(self, waker: socket) -> bool:
+        """Keep what is pushed while this waits for the next drain, if that is worth it; return whether a wake-up came."""
+        keeping = [session for session in self._sessions if isinstance(session, Session) and session.keeps]
+        # ZeroMQ's sockets are not polled meanwhile, which costs several times as much: what the daemon answers can wait.
+        poller = select.poll()
+        poller.register(waker, select.POLLIN)
+        for _ in range(KEPT_PARTS - 1) if keeping else ():
+            if poller.poll(1000 * self._intervals.drain / KEPT_PARTS):
+                waker.recv(4096)
+                return True
+            for session in keeping:
+                session.keep(now)
+        return False
 
     def _drain(self) -> None:
         clock = now()
