@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain, compress
 from math import inf, isfinite, isnan, nan
@@ -360,19 +360,20 @@ def _read_samples(connection: sqlite3.Connection, first: int, last: int, window:
 
 
 def _join(parts: Sequence[_Columns]) -> _Columns:
-    if len(parts) == 1:
-        return parts[0]
-    code = max((part.lasts.typecode for part in parts), key="fd".index, default="d")
-    joined = _nothing(code)
-    for part in parts:
-        pairs: Iterator[tuple[array[Any], array[Any]]] = zip(joined, part, strict=True)
-        for whole, column in pairs:
-            whole.extend(column if column.typecode == whole.typecode else array(whole.typecode, column))
-    return joined
+    if len(parts) < 2:
+        return parts[0] if parts else _nothing()
+    joined: list[array[Any]] = []
+    for pieces in zip(*parts, strict=True):
+        codes = {piece.typecode for piece in pieces}
+        code = "d" if len(codes) > 1 else codes.pop()
+        joined.append(array(code))
+        for piece in pieces:
+            joined[-1].extend(piece if piece.typecode == code else array(code, piece))
+    return _Columns(*joined)
 
 
-def _nothing(code: str = "d") -> _Columns:
-    return _Columns(array("q"), array("q"), array(code), array(code), array(code), array("B"))
+def _nothing() -> _Columns:
+    return _Columns(array("q"), array("q"), array("d"), array("d"), array("d"), array("B"))
 
 
 def _single(steps: array[int], times: array[int], values: array[float]) -> _Columns:

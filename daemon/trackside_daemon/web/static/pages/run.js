@@ -144,7 +144,7 @@ class RunPage {
     this.root = h("div.run-page", {}, this.head.root, this.tabs.root);
     this.#show(run);
     this.head.updateExportLink(onSteps(this.selection), this.charts.filtered);
-    this.#showOthers(sections);
+    this.#showOthers(sections).catch(() => {}); // The frame reports an outage, and nobody misses what is left.
   }
 
   // What the other tabs have comes after the first charts, since a browser has few connections.
