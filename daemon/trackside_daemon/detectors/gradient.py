@@ -147,11 +147,14 @@ class Gradient:
             if usual - size > self._vanished or self._low.count or self._vanishing.fires or norm < NOTHING:
                 yield from self._judge_low(at, step, size, usual)
             if norm >= NOTHING:
-                if near.ordered:
-                    self._off.append(abs(over))
-                near.add(size)
-                if not self._low.count or self._low.count > USUAL:
-                    memory.add(size)
+                self._remember(size, over)
+
+    def _remember(self, size: float, over: float) -> None:
+        if self._near.ordered:
+            self._off.append(abs(over))
+        self._near.add(size)
+        if not self._low.count or self._low.count > USUAL:
+            self._memory.add(size)
 
     def _judge(self, at: int, step: int, time: float, size: float, over: float) -> Iterator[Detection]:
         if over > self._times and len(self._off) >= ENOUGH and over > SCALES * (NORMAL * median(self._off)):
