@@ -23,7 +23,7 @@ CALLS = 300_000
 SECONDS = 3.0
 """Limits of a measurement: number of calls, and seconds."""
 
-BURST = 2_000
+BURST = 1_000
 PAUSE = 0.02
 """Seconds between bursts of calls: a tight loop outruns every sender, and would measure how a full queue is emptied."""
 

@@ -83,7 +83,7 @@ def run_all_tests(name: str) -> bool | None:
     _report(f"all tests with {name}, without {', '.join(sorted(absent)) or 'nothing'}")
     # What an old package calls may be deprecated in a newer one.
     warnings = ["-W", "ignore::DeprecationWarning"] if name == "lowest" else []
-    options = ["--processes", "2", "--repeat-failed", "--ignore=tests/end_to_end/test_pythons.py", *warnings]
+    options = ["--processes", "12", "--repeat-failed", "--ignore=tests/end_to_end/test_pythons.py", *warnings]
     return subprocess.run([python, "-m", "pytest", *options], cwd=ROOT, check=False).returncode == 0
 
 
