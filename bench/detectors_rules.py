@@ -31,18 +31,17 @@ if TYPE_CHECKING:
 
 # The module and the constant of each rule, and the value without it.
 RULES: dict[str, tuple[str, str, object]] = {
-    "jumps by many deviations": ("outlier", "LAW", ((1.0, 1.0),)),
-    "jumps where the level crosses zero": ("outlier", "CROSSING", 0.0),
-    "obvious jumps": ("outlier", "GREAT", (inf, 2.0)),
-    "no jump that is usual": ("outlier", "UNLIKE", -inf),
-    "noise that has grown": ("outlier", "GROWN", inf),
+    "jumps by many deviations": ("loss_spike", "LAW", ((1.0, 1.0),)),
+    "jumps where the level crosses zero": ("loss_spike", "CROSSING", 0.0),
+    "obvious jumps": ("loss_spike", "GREAT", (inf, 2.0)),
+    "no jump that is usual": ("loss_spike", "UNLIKE", -inf),
+    "noise that has grown": ("loss_spike", "GROWN", inf),
     "noise of samples": ("loss_diverging", "NOISE", 0.0),
     "noise of blocks": ("loss_diverging", "WANDERS", 0.0),
     "cost of a rise": ("loss_diverging", "COST", 0.0),
     "a rise undoes much": ("loss_diverging", "MUCH", 0.0),
     "no rise that is nearly back": ("loss_diverging", "BACK", 0.0),
     "a rise is sudden": ("loss_diverging", "FASTER", 0.0),
-    "a schedule begins again": ("loss_diverging", "RAISED", inf),
     "a new model": ("loss_restart", "LEAP", inf),
     "leaps at equal distances": ("loss_restart", "EQUAL", -1.0),
 }

@@ -20,6 +20,7 @@ import multiprocessing.util
 import os
 import re
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -62,7 +63,7 @@ LARGE = {
 """Libraries that scripts and code import, and what a server imports for them."""
 
 TORCHRUN = "torch.distributed.run"
-WITH_CHILDREN = [["-m", "trackside_daemon", name] for name in ("daemon", "demo", "doctor")]
+WITH_CHILDREN = [["-m", "trackside_daemon", name] for name in ("daemon", "demo", "doctor", "run")]
 """Commands whose children, such as a daemon's workers, are forked: each would import for 50 to 300 ms."""
 
 _Popen = subprocess.Popen
@@ -286,8 +287,10 @@ def _open_nursery() -> dict[str, Any] | None:
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         control.close()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this server
         if (request := _serve(theirs)) is None:
             os._exit(0)
+        signal.signal(signal.SIGINT, before)
         return request
     theirs.close()
     _nursery = _Server(control)
@@ -388,9 +391,12 @@ if __name__ == "__main__":
     if request is None:
         os._exit(0)
     gc.enable()
-    arguments = request["arguments"]
-    if request["nursery"] or arguments[:2] == ["-m", TORCHRUN] or arguments[:3] in WITH_CHILDREN:
-        request = _open_nursery() or request
+    while (
+        request["nursery"] or request["arguments"][:2] == ["-m", TORCHRUN] or request["arguments"][:3] in WITH_CHILDREN
+    ):
+        if (child := _open_nursery()) is None:
+            break
+        request = child  # which may be a daemon, with children of its own
     _name(request["arguments"], request["env"])
     status: Any = None
     try:

@@ -16,8 +16,8 @@ class PendingValues:
     """Values that join the next push, and callbacks that run after it.
 
     Attributes:
-        keys: Keys of all measured values so far.
-        overridden: Those of `keys` that the user has pushed. The user's value counts: they are left out from then on.
+        keys: Keys of all measured values so far, except those that are known to be overridden.
+        overridden: Those that the user has pushed. The user's value counts: they are left out from then on.
         is_waiting: Values or callbacks wait for a push.
     """
 
@@ -70,6 +70,7 @@ class PendingValues:
         self.is_waiting = self._device is not None  # numbers of a device may arrive at any push
         if not self.keys.isdisjoint(named):
             self.overridden |= self.keys & named.keys()
+            self.keys -= self.overridden  # so that the next push of them has nothing to join
         values, self._values = self._values, {}
         return {**named, **{key: value for key, value in values.items() if key not in self.overridden}}
 
@@ -77,8 +78,11 @@ class PendingValues:
         """Return what to keep of a row that arrived from a device: no gradient norms of a step marked `STEP_SKIPPED`."""
         if not values.pop(STEP_SKIPPED, 0.0):
             return values
-        measured = self.keys - self.overridden
-        return {key: value for key, value in values.items() if key not in measured or not key.startswith("grad_norm")}
+        return {
+            key: value
+            for key, value in values.items()
+            if key not in self.keys - self.overridden or not key.startswith("grad_norm")
+        }
 
     def run_callbacks(self) -> None:
         """Run the callbacks of `after_push`."""

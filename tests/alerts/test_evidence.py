@@ -26,7 +26,7 @@ from trackside_daemon.model.families import cgroup, daemon
 from trackside_daemon.model.families import process as families
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
-from trackside_daemon.model.records import Alert, Event
+from trackside_daemon.model.records import STEP, Alert, Event
 from trackside_daemon.model.state import State
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Scene:
             lambda: self.seen,
             lambda: kept.writer.flush(30),
             diagnose=lambda run: [f"time of {run}: useful compute 90%", "1. data_wait: …", "   try: more workers"],
+            ask_batches=lambda run, ranks, _: self._ask(run, ranks),
         )
         self.evidence = EvidenceGatherer(self.sources, self.deliver, wall=lambda: NOW, pause=lambda _: None)
 
@@ -244,10 +245,11 @@ def test_stacks_are_bounded_and_have_no_secrets(scene: Scene) -> None:
     assert CHARACTERS_OF_ALL - 300 < sum(map(len, frames)) <= CHARACTERS_OF_ALL
 
 
-def test_many_ranks_have_their_values_and_fewer_phases(scene: Scene) -> None:
+def test_of_many_ranks_some_have_their_values_with_fewer_phases_and_are_asked_for_batches(scene: Scene) -> None:
     scene.ranks(list(range(100)))
-    found = scene.gather(about(rank="70"))
+    found = scene.gather(replace(about(rank="70"), evidence={STEP: 5}))
     assert list(found["ranks"]) == ["70", *map(str, range(63))]
+    assert scene.asked[0] == {70, *range(63)}
     assert len(to_json(found).encode()) < MAX_BYTES
 
 

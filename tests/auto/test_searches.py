@@ -68,6 +68,7 @@ def test_each_job_of_a_multirun_is_a_run_with_its_configuration(found: Trained) 
 @pytest.mark.skipif(
     any(find_spec(name) is None for name in ("optuna", "sklearn", "skorch")), reason="they are not installed"
 )
+@pytest.mark.usefixtures("only_soak")
 def test_each_trial_of_optuna_and_each_fit_of_a_grid_search_is_a_run() -> None:
     with watched(("searches", "optuna"), ("searches", "grid")) as found:
         runs = {run["name"]: run for run in found.daemon.api("runs").json()["runs"]}
@@ -108,6 +109,7 @@ for _ in range(8):
 
 
 @pytest.mark.skipif(find_spec("nbclient") is None or find_spec("ipykernel") is None, reason="they are not installed")
+@pytest.mark.usefixtures("only_soak")
 def test_each_training_of_a_notebook_is_a_run(daemon: Daemon, tmp_path: Path) -> None:
     import nbclient
     import nbformat

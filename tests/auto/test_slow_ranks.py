@@ -46,8 +46,8 @@ CASES = {
     "batch of a rank": Case((*ONE, "before"), "straggler", r"rank 2 takes [\d.]+ m?s longer in prepare"),
 }
 
-SEEN = ("forward of a rank", "backward of a rank", "batch of a rank")
-"""What tests/model/test_time_ledger.py and tests/client/test_step_stages.py show in part."""
+SEEN = CASES.keys() - {"data of a rank"}
+"""What tests/model/test_time_ledger.py, tests/client/test_step_stages.py and the trainings of test_troubles.py show in part."""
 
 
 def trained(daemon: Daemon, run: str, *flags: str) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_goodput_is_the_useful_compute_everywhere(answers: Mapping[str, str], ru
 
 STOPPED = {
     "crashed": "rank 0 of run crashed, at step 249, died without a stated reason",
-    "lost": "rank 0 of run lost, at step 193, is lost: its process is gone or silent, and how it ended is unknown",
+    "lost": "rank 0 of run lost, at step 193 or later, is lost: its process is gone or silent, and how it ended is unknown",
     "nan": "nan: loss: NaN at step 200; the last finite value was 1.865",
     "resumed": "run resumed does not continue where it was: the loss is back at that of the beginning",
     "live": "run live has made no step since 2023-11-15 01:34:01 UTC, after step 100",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import pickle
+import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -361,8 +363,6 @@ def test_describe_that_fails_is_reported_and_costs_names_alone() -> None:
 def test_describe_that_hangs_is_waited_for_once_and_the_samples_come_without_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import threading
-
     monkeypatch.setattr("trackside.captures.batches.NAMING_SECONDS", 0.05)
     goes_on = threading.Event()
     for _ in range(2):
@@ -371,6 +371,23 @@ def test_describe_that_hangs_is_waited_for_once_and_the_samples_come_without_nam
     assert sum(thread.name == "trackside-names" for thread in threading.enumerate()) == 1
     goes_on.set()
     assert NAMING_SECONDS == 1.0
+
+
+def test_several_senders_of_a_process_are_answered_at_once() -> None:
+    answers: list[list[int | str]] = []
+
+    def ask() -> None:
+        answers.extend(answered(DataLoader(NUMBERS, 4)).samples for _ in range(20))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    assert answers == [[0, 1, 2, 3]] * 160
 
 
 def test_hostile_names_are_short_text() -> None:

@@ -118,9 +118,9 @@ PATIENT = {
 @pytest.mark.parametrize(
     ("method", "opened", "asked"),
     [
-        ("fork", "", ""),
         ("fork", "1", "1"),
         ("spawn", "", ""),
+        pytest.param("fork", "", "", marks=pytest.mark.only_soak),
         pytest.param("fork", "1", "", marks=pytest.mark.only_soak),
         pytest.param("spawn", "1", "1", marks=pytest.mark.only_soak),
     ],

@@ -238,7 +238,7 @@ while len(list(reported.parent.glob(f"{job}.?"))) < 2:
     [
         (RANK_BY_VARIABLE, "job A 1; wait; job B 1"),
         (RANK_BY_ARGUMENT, "job A 1; wait; job B 2"),
-        (RANK_BY_VARIABLE, "job A 1; job B 2"),
+        pytest.param(RANK_BY_VARIABLE, "job A 1; job B 2", marks=pytest.mark.only_soak),
         pytest.param(RANK_BY_ARGUMENT, "job A 1; wait; job B 1", marks=pytest.mark.only_soak),
         pytest.param(RANK_BY_VARIABLE, "job A 1; wait; job B 2", marks=pytest.mark.only_soak),
         pytest.param(RANK_BY_ARGUMENT, "job A 1; job B 2", marks=pytest.mark.only_soak),

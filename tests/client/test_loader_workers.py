@@ -18,8 +18,8 @@ from trackside.totals.phases import TimedLoader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SPAWNED = pytest.param("spawn", marks=[pytest.mark.only_soak])
-"""As the fork server, which pickles the same; each worker imports PyTorch anew."""
+SPAWNED = [pytest.param(name, marks=[pytest.mark.only_soak]) for name in ("forkserver", "spawn")]
+"""Each imports PyTorch anew; tests/end_to_end/test_dataloaders.py has workers of a fork server."""
 
 
 class Samples(Dataset[Any]):  # type: ignore[misc]
@@ -66,7 +66,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     return []
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver", SPAWNED])
+@pytest.mark.parametrize("context", ["fork", *SPAWNED])
 def test_batches_and_their_random_numbers_are_those_of_a_loader_that_is_not_timed(
     joined: list[dict[str, float]], context: str
 ) -> None:

@@ -229,22 +229,26 @@ def test_a_run_of_its_own_is_named_with_its_reason_in_the_trainings_log(
     assert run.id == "r"
 
 
-def test_a_second_capture_is_refused_while_one_is_made(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_capture_is_refused_while_one_is_made_and_one_that_fails_with_the_reason(
+    router: Router, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     made = threading.Event()
 
     def snapshot(_: None) -> MemorySnapshot:
         made.wait(DEADLINE)
-        return MemorySnapshot([])
+        raise ValueError("a\nb")
 
-    slow = answers.ANSWERS["memory?"]._replace(make=snapshot)
-    monkeypatch.setitem(answers.ANSWERS, "memory?", slow)
+    monkeypatch.setitem(answers.ANSWERS, "memory?", answers.ANSWERS["memory?"]._replace(make=snapshot))
     trackside.init(endpoint=router.endpoint)
     hello = router.welcome()
     for number in (1, 2):
         router.answer(hello, "memory?", number)
     refused = router.expect("memory", passing=("beat",))
-    assert (refused.number, refused.body) == (2, slow.refusal)
+    assert (refused.number, refused.body) == (2, MemorySnapshot([], [answers.OTHER_CAPTURE]))
     made.set()
+    failed = router.expect("memory", passing=("beat",))
+    assert (failed.number, failed.body) == (1, MemorySnapshot([], ["ValueError: a b"]))
+    assert logged(caplog)[-1] == "the daemon's question memory? is not answered, training goes on: ValueError: a b"
 
 
 def test_a_second_welcome_makes_nothing_go_again(router: Router, run: trackside.Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,11 @@ from client.messages import (
 
 from trackside.environment.process_info import process_info
 from trackside.limits import BATCH_ROWS, IN_FLIGHT
+from trackside.totals.phases import WAITED
+from trackside.totals.session_totals import Deferred
 from trackside.transport.batch import BATCH_BYTES, ROW_KEYS
+from trackside.transport.kept_rows import with_kept_rows
+from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.transport.session import KEY_BYTES, Session
 from trackside.transport.spool import PENDING_BYTES
 from trackside.wire import (
@@ -490,3 +495,60 @@ def test_another_daemon_begins_with_the_usual_time() -> None:
     session.gather = 2.0
     session.disconnected()
     assert session.gather == GATHER_SECONDS
+
+
+def left_by_a_kill(session: Session, spool: Path) -> list[tuple[Envelope, Any]]:
+    """Return the messages that are in the files of a session, once the kernel has released its lock."""
+    os.close(session.spool._lock)
+    session.spool._lock = -1
+    (orphan,) = orphaned_sessions([spool], None)
+    orphan.acknowledged(0)
+    return [read(message) for message in orphan.pending]
+
+
+def test_of_a_killed_process_the_pushes_are_left_that_it_had_kept(spool: Path) -> None:
+    session, same = a_session(spool), a_session()
+    late = Deferred(None, ("b", "loss"))
+    waiting: list[tuple[int, Any, Any]] = [
+        (2_000, None, {"loss": 2.0, "nothing yet": object()}),
+        (3_000, late, {"b": 3.0}),
+        (3_000, WAITED, None),
+        (4_000, late, {"loss": 3.5}),
+        (5_000, 9, {"loss": float("inf"), "samples": 32}),
+        (6_000, Deferred(1, ("epoch/loss",), aside=True), {"epoch/loss": 0.5}),
+    ]
+    for one in (session, same):
+        one.greeted, one.asked_at = True, 1.0
+        for step in range(4):
+            push(one, {"loss": step}, step, 1_000)
+        one.drain(CLOCK)
+    assert session.keeps
+    session.rows.extend(waiting)
+    session.keep(lambda: later(0.04))
+    session.keep(lambda: later(0.08))
+    for time, step, values in waiting[:2] + waiting[3:]:
+        same.rows.append((time, step, {key: value for key, value in values.items() if type(value) is not object}))
+    same.drain(later(0.2))
+    assert (spool / f"{session.id.hex()}.tail.spool").stat().st_mode & 0o777 == 0o600
+    (first, before), (second, last) = left_by_a_kill(session, spool)
+    assert (first.number, second.number) == (1, 2)
+    assert before == batches(same)[0]
+    assert with_kept_rows([b"1", b"2", b"3", b"damaged"]) == [b"1", b"2", b"3"]
+    assert [list(rows(last)), last.totals] == [list(rows(batches(same)[1])), batches(same)[1].totals]
+
+
+def test_what_is_kept_goes_with_the_end_and_what_cannot_be_kept_costs_nothing(spool: Path) -> None:
+    session, without = a_session(spool), a_session(NO_DISK)
+    for one in (session, without):
+        one.greeted, one.asked_at = True, 1.0
+        push(one, {"loss": 1.0}, 1)
+        one.keep(lambda: CLOCK)
+        push(one, {"loss": 2**70}, 2)
+        one.keep(lambda: CLOCK)
+        one.drain(CLOCK)
+        one.acknowledged(1)
+        assert one.totals.dropped == 0
+        assert [step for step, *_ in pushed(one)] == []
+    assert len(list(spool.iterdir())) == 2
+    session.spool.close()
+    assert list(spool.iterdir()) == []

@@ -204,6 +204,7 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
     ("text", "error"),
     [
         ("sample: {intervall: 2s}", "sample.intervall: no such setting; did you mean sample.interval?"),
+        ("alerts: {thresholds: {NonFinit: 3}, z: 3}", "alerts.thresholds.NonFinit: no such setting; also: "),
         ("smaple: {interval: 2s}", "smaple: no such setting; did you mean sample?"),
         ("web: {listen-adress: x}", "web.listen-adress: no such setting; did you mean web.listen-address?"),
         ("collector: {discs: {enabled: true}}", "collector.discs: no such setting"),

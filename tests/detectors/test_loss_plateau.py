@@ -30,20 +30,6 @@ def test_a_loss_that_rests_is_named_once_with_its_gain() -> None:
     assert "in the last" in findings[0].text
 
 
-def test_a_loss_that_stops_falling_at_once_is_found_in_the_noise() -> None:
-    draw = random.Random(7)
-    values = [(2.0 - 0.002 * min(i, 500)) * (1 + draw.gauss(0, 0.05)) for i in range(1000)]
-    findings = found(LossPlateau(), column(values))
-    assert 650 < alarms(findings, "LossPlateau")[0] < 800
-    assert "has not fallen in the last 250 samples" in findings[0].text
-
-
-def test_a_loss_that_converges_gradually_has_not_stopped() -> None:
-    draw = random.Random(8)
-    values = [1.0 + 3 * 0.99**i + draw.gauss(0, 0.02) for i in range(650)]
-    assert not found(LossPlateau(), column(values))
-
-
 def test_it_is_over_when_the_loss_moves_again() -> None:
     values = _resting(2500) + [3.0 * 0.9997**i for i in range(2500)]
     findings = found(LossPlateau(), column(values))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from trackside_daemon.detectors.outlier import Jumps
+from trackside_daemon.detectors.loss_spike import Jumps
 
 
 @pytest.mark.parametrize(("height", "found"), [(12.0, False), (20.0, True)])

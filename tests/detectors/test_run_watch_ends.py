@@ -103,7 +103,7 @@ def test_a_death_has_the_last_step() -> None:
     run = Running(2)
     run.push(1234, 0, 1)
     (alarm,) = run.report("rank_ended", 1, state="failed", cause="SIGSEGV")
-    assert alarm.summary == "rank 1 of run net, at step 1,234, was killed by SIGSEGV"
+    assert alarm.summary == "rank 1 of run net, at step 1,234 or later, was killed by SIGSEGV"
 
 
 def test_a_death_is_over_when_a_run_of_the_same_name_begins() -> None:

@@ -17,7 +17,7 @@ from trackside_daemon.detectors.loss_plateau import LossPlateau
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.replay import PushedRow, Replay
-from trackside_daemon.detectors.rl import ImportanceRatio, KlBlowup, Mismatch, RewardCollapse, Truncation, ZeroVariance
+from trackside_daemon.detectors.rl import RewardCollapse
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput
@@ -40,11 +40,6 @@ STEPS = [0.1 + 0.001 * (step % 5) for step in range(200)]
         (SlowStep, {"ratio": "slow_step_ratio", "scales": "slow_step_scales"}),
         (Throughput, {"ratio": "throughput_ratio"}),
         (MemoryLeak, {"grew": "leak_ratio"}),
-        (ZeroVariance, {"most": "no_signal_ratio"}),
-        (Truncation, {"most": "truncated_ratio"}),
-        (Mismatch, {"most": "mismatch_most"}),
-        (ImportanceRatio, {"most": "importance_ratio_most"}),
-        (KlBlowup, {"most": "kl_most"}),
         (RewardCollapse, {"share": "reward_collapse_ratio"}),
         (data_loader.DataLoader, {"share": "data_wait_ratio"}),
         (checkpoints.CheckpointOverdue, {"overdue": "checkpoint_ratio", "least": "checkpoint_after"}),

@@ -111,9 +111,21 @@ async def work(daemon: Daemon, training: Any, place: Path) -> None:
     command = StdioServerParameters(command=sys.executable, args=["-m", "trackside_daemon", "mcp"], env=environ)
     async with Client(stdio_client(command, errlog=sys.__stderr__ or sys.stderr)) as client:
         agent = Agent(client)
+        await end(agent)
         await explain(agent)
         await choose(agent, place)
         await watch(agent, training)
+
+
+async def end(agent: Agent) -> None:
+    """Ask before the training stands still for long."""
+    (main,) = (await agent.ask("overview", run="main"))["runs"]
+    assert main["health"] in {"ok", "slow"}, "its steps are slower where other tests run beside"
+    assert (main["total_steps"], main["step"]) == (10_000, 600)
+    assert main["remaining_seconds"] > 30
+    assert main["checkpoint"]["step"] == 400
+    assert 0 < main["unsaved_seconds"] < 600
+    agent.done("is it safe to end main, and how long does it take yet")
 
 
 async def explain(agent: Agent) -> None:
@@ -155,32 +167,29 @@ async def choose(agent: Agent, place: Path) -> None:
     found = await agent.ask("rank", runs=["nightly-0", "nightly-1"])
     assert (found["best"], found["tied_with"]) == ("nightly-1", [])
     agent.done("is tonight's run better than yesterday's")
-    (main,) = (await agent.ask("overview", run="main"))["runs"]
-    assert (main["health"], main["total_steps"], main["step"]) == ("ok", 10_000, 600)
-    assert main["remaining_seconds"] > 30
-    assert main["checkpoint"]["step"] == 400
-    assert 0 < main["unsaved_seconds"] < 600
-    agent.done("is it safe to end main, and how long does it take yet")
+
+
+async def alerted(agent: Agent, names: set[str], **since: float) -> float:
+    """Wait until one of these alerts fires, and return the time of the answer; others come first on a busy machine."""
+    while True:
+        found = await agent.ask("wait", run="main", timeout_seconds=120, until=["alert"], **since)
+        if {one["alert"] for one in found["alerts"]} & names:
+            return found["now"]
+        since = {"since": found["now"]}
+        agent.done("another alert")
 
 
 async def watch(agent: Agent, training: Any) -> None:
-    waiting = asyncio.create_task(agent.ask("wait", run="main", timeout_seconds=60, until=["alert"]))
+    waiting = asyncio.create_task(alerted(agent, {"LossSpike", "LossDiverging"}))
     await asyncio.sleep(1)  # the call is on its way
     training.stdin.write("rise\n")
     training.stdin.flush()
-    found = await waiting
-    assert {one["alert"] for one in found["alerts"]} & {"LossSpike", "LossDiverging"}, found
+    now = await waiting
     agent.done("say when main diverges")
     assert await asyncio.to_thread(training.stdout.readline) == "rose\n"
-    now = found["now"]
     training.stdin.write("hang\n")
     training.stdin.flush()
-    while True:  # alerts about the loss come first
-        found = await agent.ask("wait", run="main", timeout_seconds=120, until=["alert"], since=now)
-        now = found["now"]
-        if any(one["alert"] == "TrainingStalled" for one in found["alerts"]):
-            break
-        agent.done("an alert before the hang")
+    await alerted(agent, {"TrainingStalled"}, since=now)
     found = await agent.ask("why", run="main")
     assert (found["cause"], found["health"]) in {("stall", "broken"), ("training_stalled", "broken")}
     assert "end the process" not in found["advice"], "it may go on"
@@ -200,5 +209,7 @@ def test_an_agent_answers_ten_tasks(
             == ["complete", "complete", "damaged"]
         )
     )
-    eventually(lambda: daemon.api("runs/main/checkpoints").json()["checkpoints"])
+    eventually(
+        lambda: [one["state"] for one in daemon.api("runs/main/checkpoints").json()["checkpoints"]] == ["complete"]
+    )
     asyncio.run(work(daemon, training, tmp_path))

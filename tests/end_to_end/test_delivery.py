@@ -17,6 +17,7 @@ from end_to_end.test_history import PATIENT, QUIET, about, counted, stored_sampl
 from processes import DEADLINE, eventually
 
 from trackside.transport.spool import SegmentReader
+from trackside.wire import decode_body
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
 
@@ -222,6 +223,34 @@ def test_when_both_sides_are_killed_the_next_daemon_reads_the_spool(
     assert steps * len(KEYS) >= handed
 
 
+def kept(spool: Path) -> int:
+    """Return the highest step in what a living training keeps in case that it is killed; 0 while there is nothing."""
+    with suppress(StopIteration, OSError, ValueError):  # it is not there yet, or is being written
+        frames = [record.frames for record in SegmentReader(next(spool.glob("*.tail.spool")))]
+        return max(int(max(block.columns()[0])) for block in decode_body("batch", frames[-1][2]).blocks)
+    return 0
+
+
+def test_of_a_training_that_is_killed_the_history_has_what_it_had_not_sent(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", PACED, "200", "0", **PATIENT)
+    eventually(lambda: kept(spool) > 100)
+    os.kill(training.pid, signal.SIGSTOP)
+    last = kept(spool)
+    training.kill()
+    training.wait(DEADLINE)
+    eventually(lambda: not list(spool.iterdir()))
+    eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "failed")
+    assert counted(daemon, "ingest_gaps_total") == 0.0
+    assert daemon.stop() == 0
+    found = {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()}
+    steps = len(found["loss"])
+    assert found == complete(steps)
+    assert steps > last
+
+
 def test_without_a_daemon_a_whole_run_is_on_disk_in_little_memory_and_a_later_daemon_reads_it(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],
@@ -317,7 +346,7 @@ if sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.only_soak), True])
 def test_the_detectors_check_what_waited_in_a_spool_until_its_run_has_ended(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path, *, killed: bool
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_supported_python_works_without_a_warning(version: str, place: Path) -
     run(python, SMOKE, place, PYTHONPATH=str(ROOT / "tests"), PYTHONWARNINGS=WARNINGS)
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_the_oldest_supported_packages_work(place: Path) -> None:
     python = environment("lowest", here(*LOWEST), "--resolution", "lowest-direct", "--editable", ".[daemon]")
     run(python, SMOKE, place, PYTHONPATH=str(ROOT / "tests"))

@@ -337,32 +337,27 @@ def test_the_status_is_the_commands_however_late_another_ctrl_c_comes(started: S
 
 
 def test_with_auto_the_command_is_watched_and_what_hides_it_is_named(started: Started, tmp_path: Path) -> None:
-    report = "import os, sys; print(os.environ['TRACKSIDE_AUTO'], type(sys.meta_path[0]).__name__)"
-    for flags, printed, reason in (
-        ([], "1 Finder", "no optimizer of PyTorch made a step, and no framework or tracker got a number\n"),
-        (["-I"], "1 ", "Python with -I ignores $PYTHONPATH, by which --auto finds the training"),
-    ):
-        status, out, complaints = started.run(sys.executable, *flags, "-c", report, flags=["--auto"])
-        assert (status, out.startswith(printed)) == (0, True), out
-        assert f"trackside: the command opened no run: {reason}" in complaints
-    kill = "import os; os.kill(os.getpid(), 9)"
-    status, _, complaints = started.run(sys.executable, "-c", kill, flags=["--auto"])
-    assert (status, "got a number, until at most a second before SIGKILL ended it\n" in complaints) == (137, True)
-    for text, flags, line in (
+    report = "import os, sys; print(os.environ['TRACKSIDE_AUTO'], type(sys.meta_path[0]).__name__)\n"
+    script = tmp_path / "train.py"
+    for flags, more, printed, reason in (
+        ([], "", "1 Finder", ": no optimizer of PyTorch made a step, and no framework or tracker got a number\n"),
         (
-            "import jax.numpy as jnp",
-            ["--auto"],
-            "jax is imported: add trackside.push(step=step, loss=loss) where a step ends",
-        ),
-        (
-            "import torch\n    import xgboost as xgb",
             [],
-            "xgboost is imported: add callbacks=[TracksideCallback()], with from",
+            "if 0:\n    import jax.numpy as jnp",
+            "1 Finder",
+            "; jax is imported: add trackside.push(step=step, loss=loss)",
         ),
+        (["-I"], "", "1 ", ": Python with -I ignores $PYTHONPATH, by which --auto finds the training"),
+        ([], "os.kill(os.getpid(), 9)", "", "got a number, until at most a second before SIGKILL ended it\n"),
     ):
-        (tmp_path / "train.py").write_text(f"if 0:\n    {text}\n")
-        _, _, complaints = started.run(sys.executable, str(tmp_path / "train.py"), flags=flags)
-        assert f"; {line}" in complaints
+        script.write_text(report + more)
+        status, out, complaints = started.run(sys.executable, *flags, str(script), flags=["--auto"])
+        assert (status, out.startswith(printed)) == (137 if "kill" in more else 0, True), out
+        assert "trackside: the command opened no run: " in complaints
+        assert reason in complaints
+    script.write_text("if 0:\n    import torch\n    import xgboost as xgb\n")
+    _, _, complaints = started.run(sys.executable, str(script))
+    assert "; xgboost is imported: add callbacks=[TracksideCallback()], with from" in complaints
 
 
 def test_what_cannot_be_run_is_one_line(started: Started, tmp_path: Path) -> None:

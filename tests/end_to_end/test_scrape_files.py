@@ -82,6 +82,7 @@ def full(daemon: Daemon) -> str:
     return page if page.count("\ntrackside_training_value{") == 10 * KEYS else ""
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_node_has_about_as_many_series_as_the_page_states(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],

@@ -100,6 +100,7 @@ def test_four_ranks_are_each_stored_as_they_are_printed(
     eventually(lambda: [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"])
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_what_torchrun_restarts_after_a_rank_was_killed_is_the_same_run(
     daemon: Daemon, torchrun: Callable[..., Process], tmp_path: Path
 ) -> None:

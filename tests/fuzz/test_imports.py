@@ -87,7 +87,7 @@ def seeds() -> list[bytes]:
 
 def test_any_file_is_refused_with_a_line_or_stored(fuzz: Callable[..., None]) -> None:
     def short() -> None:
-        for data in mutants(seeds(), 700):
+        for data in mutants(seeds(), 250):
             check(data)
 
     fuzz(short, seeds())

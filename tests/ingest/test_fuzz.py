@@ -86,7 +86,7 @@ def held() -> int:
 
 
 def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(count: Callable[[int, int], int]) -> None:
-    chance, desk, total = random.Random(7), SessionsHarness(), count(1200, 100_000)
+    chance, desk, total = random.Random(7), SessionsHarness(), count(480, 100_000)
 
     def abuse(messages: int) -> None:
         for _ in range(messages):

@@ -19,14 +19,15 @@ class AnswerKind(NamedTuple):
     Attributes:
         kind: The kind of its message.
         make: Returns its body from that of the question, which is None for a kind without one; that of batches from those kept.
-        is_slow: It takes longer than a few milliseconds, so that a thread of its own makes it, which must not raise.
-        refusal: The body of a slow one while that thread makes another; None for one that has a thread for its kind alone.
+        is_slow: It takes longer than a few milliseconds, so that a thread of its own makes it.
+        refuse: Returns the body of a slow one that cannot be made, from the reason in one line, such as that its thread
+            makes another; None for one that has a thread for its kind alone.
     """
 
     kind: str
     make: Callable[[Any], Body]
     is_slow: bool = False
-    refusal: Body = None
+    refuse: Callable[[str], Body] | None = None
 
 
 OTHER_CAPTURE = "its client makes another capture"
@@ -58,9 +59,9 @@ ANSWERS = {
     "stacks?": AnswerKind("stacks", lambda _: Stacks({**stacks(), **child_stacks()})),
     "flight?": AnswerKind("flight", lambda _: flight()),
     "steps?": AnswerKind("steps", lambda question: optimizer_steps(question.seconds)),
-    "profile?": AnswerKind("profile", profile, is_slow=True, refusal=Profile(error=OTHER_CAPTURE)),
-    "modules?": AnswerKind("modules", modules, is_slow=True, refusal=ModuleCalls(error=OTHER_CAPTURE)),
-    "memory?": AnswerKind("memory", lambda _: memory(), is_slow=True, refusal=MemorySnapshot([], [OTHER_CAPTURE])),
+    "profile?": AnswerKind("profile", profile, is_slow=True, refuse=lambda why: Profile(error=why)),
+    "modules?": AnswerKind("modules", modules, is_slow=True, refuse=lambda why: ModuleCalls(error=why)),
+    "memory?": AnswerKind("memory", lambda _: memory(), is_slow=True, refuse=lambda why: MemorySnapshot([], [why])),
     "batches?": AnswerKind("batches", batches, is_slow=True),
     "ping": AnswerKind("pong", lambda _: None),
 }

@@ -56,13 +56,17 @@ def _named(
     """Return the batches with names, in so far as the thread that finds them is in time."""
     global _naming  # noqa: PLW0603
     found: list[tuple[BatchSamples, str, str]] = []
-    if _naming is not None and _naming.is_alive():
-        late = True
-    else:
-        _naming = threading.Thread(target=_find_names, args=(unnamed, found), name="trackside-names", daemon=True)
-        _naming.start()
-        _naming.join(NAMING_SECONDS)
-        late = _naming.is_alive()
+    with _starting:
+        if late := _naming is not None and _naming.is_alive():
+            thread = None
+        else:
+            _naming = thread = threading.Thread(
+                target=_find_names, args=(unnamed, found), name="trackside-names", daemon=True
+            )
+            thread.start()
+    if thread is not None:
+        thread.join(NAMING_SECONDS)
+        late = thread.is_alive()
     for batch, sample, name in found:
         batch.names[sample] = name
     for drawn, batch in unnamed if late else ():
@@ -112,3 +116,6 @@ def _file(dataset: Any, sample: Any) -> tuple[str, Any]:
 
 _naming: threading.Thread | None = None
 """The thread that finds names: while it hangs, no other is started."""
+
+_starting = threading.Lock()
+"""Held while `_naming` is checked and replaced: a process may have several senders."""

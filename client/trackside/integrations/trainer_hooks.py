@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from trackside.run import Run
 
 
+_TOKENS = ("input_ids", "prompt_ids", "completion_ids")  # ends of the keys of a batch that have tokens
+
+
 class TrainerHooks:
     """Hooks of one training of one Trainer.
 
@@ -115,7 +118,7 @@ class TrainerHooks:
     def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Run Accelerate's `clip_grad_norm_`; of a DTensor's norm a rank has only a part, so Trainer's log counts."""
         norm = original(*given, **named)
-        if _is_readable(norm) and not hasattr(norm, "to_local"):
+        if _is_readable(norm) and not hasattr(type(norm), "to_local"):
             self._values["grad_norm"] = norm
         return norm
 
@@ -136,8 +139,9 @@ class TrainerHooks:
             return
         rows = tokens = 0
         for key, value in inputs.items():
-            rows = rows or next(iter(getattr(value, "shape", ())), 0)
-            if str(key).endswith(("input_ids", "prompt_ids", "completion_ids")):
+            if not rows and (shape := getattr(value, "shape", ())):
+                rows = shape[0]
+            if str(key).endswith(_TOKENS):
                 tokens += value.numel()
         values = self._values
         if rows:

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from trackside.integrations.epoch_line import EpochLine, ResourceLine
-from trackside.integrations.run_adapter import RunAdapter, begin_watch, never_raises, resume_by
+from trackside.integrations.run_adapter import RunAdapter, begin_watch, guarded, never_raises, resume_by, warn_failed
 from trackside.integrations.trainer_hooks import TrainerHooks
 from trackside.packing import text_of
 from trackside.pytorch.step_stages import StepStages
@@ -65,7 +65,7 @@ class TracksideCallback(TrainerCallback):
         resource_line: int = 0,
     ) -> None:
         self._line = EpochLine() if epoch_line else None
-        self._resources = ResourceLine(resource_line)
+        self._resources = ResourceLine(resource_line) if resource_line else None
         self._watches = watch
         self._profile = profile
         self._adapter: RunAdapter | None = None
@@ -130,13 +130,13 @@ class TracksideCallback(TrainerCallback):
             if state.is_world_process_zero:
                 self._line.write(round(state.epoch or 0, 2))
 
-    @never_raises
+    # `never_raises` costs as much as what most of these do, so what each step calls goes without.
     def on_step_begin(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
         """End the wait for the batches of a step, and write the line of resources."""
-        if self._run is not None and state.is_world_process_zero:
+        if self._resources is not None and self._run is not None and state.is_world_process_zero:
             self._resources.count()
         if self._line is not None:
-            self._line.began()
+            guarded("the epoch line", self._line.began)
 
     @never_raises
     def on_evaluate(self, *_: Any, **__: Any) -> None:
@@ -146,17 +146,20 @@ class TracksideCallback(TrainerCallback):
 
     on_save = on_evaluate
 
-    @never_raises
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """End the optimizer stage."""
         if self._stages is not None and self._stages.is_timing:
             self._stages.optimizer_stepped()
 
-    @never_raises
     def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Push one step's numbers, whether the step is logged or not."""
-        if self._run is None:
-            return
+        if self._run is not None:
+            try:
+                self._push_step(self._run, args, state)
+            except Exception as error:  # noqa: BLE001  as `never_raises`
+                warn_failed("TracksideCallback.on_step_end", error)
+
+    def _push_step(self, run: Run, args: Any, state: Any) -> None:
         values = self._hooks.pop_values() if self._hooks is not None else {}
         if self._tokens is not None:
             values["tokens"] = (state.num_input_tokens_seen - self._tokens) / max(1, args.world_size)
@@ -164,7 +167,7 @@ class TracksideCallback(TrainerCallback):
         if self._line is not None:
             self._line.stepped(values.get("samples", 0))
         self._pushed = values
-        self._run.queue.push(None, state.global_step, values)
+        run.queue.push(None, state.global_step, values)
         if self._stages is not None and state.global_step >= self._stages.next_step:
             self._stages.step_finished(state.global_step)
 

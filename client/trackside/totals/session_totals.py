@@ -7,7 +7,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Collection
 from math import fsum, isfinite
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from trackside.buckets import duration_index
 from trackside.environment.config import as_json
@@ -187,6 +187,23 @@ class Deferred:
         self.aside = self.resolved = aside
 
 
+class Position(NamedTuple):
+    """The current, first and highest step of a training, as in `SessionTotals`, and what decides the next one.
+
+    Attributes:
+        began: Begin of the current step, in monotonic nanoseconds, later by the pauses in it.
+        keys: Keys of the current step.
+        has_ended: The current step has ended.
+    """
+
+    step: int | None
+    first: int | None
+    highest: int
+    began: int
+    keys: set[str]
+    has_ended: bool
+
+
 class SessionTotals:
     """Counts every push of a session once, in order.
 
@@ -224,6 +241,20 @@ class SessionTotals:
         self._paused = 0
         self._in_step: set[str] = set()
         self._has_ended = False
+
+    @property
+    def position(self) -> Position:
+        """The position of the training now."""
+        began = self._began + self.phases.paused - self._paused
+        return Position(self.step, self.first, self.highest, began, self._in_step, self._has_ended)
+
+    @classmethod
+    def resumed(cls, totals: Totals, position: Position) -> "SessionTotals":
+        """Return the counts of another session from its totals and its position, to count what follows."""
+        counts = cls()
+        counts.totals = totals
+        counts.step, counts.first, counts.highest, counts._began, counts._in_step, counts._has_ended = position
+        return counts
 
     def accept(
         self, time: int, step: int | Deferred | None, values: dict[str, float]

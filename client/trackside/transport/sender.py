@@ -4,18 +4,20 @@ The file is longer than others: one thread owns the socket, the sessions and the
 """
 
 import os
+import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import Any, NamedTuple
 
 import zmq
 from msgspec.structs import replace
 
-from trackside.captures.answers import ANSWERS, AnswerKind, cancel_profile
+from trackside.captures.answers import ANSWERS, OTHER_CAPTURE, AnswerKind, cancel_profile
 from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment import discovery
 from trackside.environment.clocks import read_clocks
@@ -23,7 +25,7 @@ from trackside.environment.paths import machine_id
 from trackside.environment.process_info import process_info
 from trackside.log_once import LogOnce
 from trackside.os_errors import os_error_text
-from trackside.packing import writable
+from trackside.packing import text_of, writable
 from trackside.training_log import info, warn
 from trackside.transport.announcement import announce
 from trackside.transport.connection import Unpatched, Waker, connect, native_thread, new_context
@@ -48,6 +50,7 @@ from trackside.wire import (
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
 LINE_LENGTH = 512  # limit of a text of the daemon in a log line
 ARRAY_SECONDS = 0.5  # time at the end of a session, and half of its timeout at most, for arrays that are not computed
+KEPT_PARTS = 5  # of the time from one drain to the next: after each, what was pushed in it is safe (`Session.keep`)
 IDLE_SECONDS = 60.0  # interval of turns without a session
 
 
@@ -56,7 +59,8 @@ class SenderIntervals(NamedTuple):
 
     Attributes:
         drain: Interval at which rows are drained. A push is sent within this and a little more, or within the time that the
-            daemon requests (`Session.gather`); a process that is killed by SIGKILL or os._exit before that loses it.
+            daemon requests (`Session.gather`). A process that is killed by SIGKILL or os._exit before that loses it, unless
+            `Session.keep` has written it.
         beat: Interval of heartbeats, and of the first two hellos until one is answered.
         answer: The first wait for an answer.
         no_daemon: Time without a daemon after which that is logged.
@@ -276,6 +280,8 @@ class Sender:
             time.sleep(self._intervals.drain)
             return
         deadline = time.monotonic() + seconds
+        if self._keep(self._waker.end):
+            return
         poller = zmq.Poller()
         poller.register(self._waker.end, zmq.POLLIN)
         if self._socket is not None:
@@ -293,6 +299,20 @@ class Sender:
                 return
             if ready.get(self._socket, 0) & zmq.POLLOUT or time.monotonic() >= deadline:
                 return
+
+    def _keep(self, waker: socket) -> bool:
+        """Keep what is pushed while this waits for the next drain, if that is worth it; return whether a wake-up came."""
+        keeping = [session for session in self._sessions if isinstance(session, Session) and session.keeps]
+        # ZeroMQ's sockets are not polled meanwhile, which costs several times as much: what the daemon answers can wait.
+        poller = select.poll()
+        poller.register(waker, select.POLLIN)
+        for _ in range(KEPT_PARTS - 1) if keeping else ():
+            if poller.poll(1000 * self._intervals.drain / KEPT_PARTS):
+                waker.recv(4096)
+                return True
+            for session in keeping:
+                session.keep(now)
+        return False
 
     def _drain(self) -> None:
         clock = now()
@@ -488,26 +508,35 @@ class Sender:
         elif command.kind == "cancel?":
             cancel_profile()
         elif (answer := ANSWERS.get(command.kind)) is not None:
-            body = decode_body(command.kind, frame)
+            body, is_slow = decode_body(command.kind, frame), answer.is_slow
             if isinstance(body, BatchesQuestion):
                 if not isinstance(session, Session):
                     return
                 body = session.batches.of(body.step, body.before)
+                is_slow = bool(body.steps)
             envelope = Envelope(answer.kind, session.id, command.number)
-            slot = answer.kind if answer.refusal is None else ""
-            if not answer.is_slow:
+            slot = answer.kind if answer.refuse is None else ""
+            if not is_slow:
                 self._send(encode(envelope, answer.make(body)))
             elif slot not in self._answering or not self._answering[slot].is_alive():
                 make = partial(self._make_answer, envelope, answer, body)
                 self._answering[slot] = native_thread(make, "trackside-answer")
                 self._answering[slot].start()
-            elif answer.refusal is not None:
-                self._send(encode(envelope, answer.refusal))
+            elif answer.refuse is not None:
+                self._send(encode(envelope, answer.refuse(OTHER_CAPTURE)))
 
     def _make_answer(self, envelope: Envelope, answer: AnswerKind, body: Any) -> None:
         """Queue a slow answer, which the sender thread sends, since a socket belongs to one thread."""
-        self._answers.append(encode(envelope, answer.make(body)))
-        self._waker.wake()
+        try:
+            made = encode(envelope, answer.make(body))
+        except Exception as error:  # noqa: BLE001  it reads objects of the training's own
+            why = text_of(f"{type(error).__name__}: {text_of(error)}").replace("\n", " ")[:LINE_LENGTH]
+            if self._logged.first(f"answer {answer.kind}"):
+                warn(f"the daemon's question {answer.kind}? is not answered, training goes on: {why}")
+            made = [] if answer.refuse is None else encode(envelope, answer.refuse(why))
+        if made:
+            self._answers.append(made)
+            self._waker.wake()
 
     def _log_version(self, reads: str) -> None:
         self._answered_at = self._no_daemon_since = time.monotonic()  # a daemon is there, if an unusable one

@@ -26,9 +26,10 @@ from trackside.totals.resources import ResourceMonitor
 from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.training_log import warn
 from trackside.transport.batch import BatchBuilder, split_row
+from trackside.transport.kept_rows import encoded
 from trackside.transport.late_arrays import LateArrays
 from trackside.transport.outbox import Outbox, Pending
-from trackside.transport.spool import LIMITS, Spool
+from trackside.transport.spool import LIMITS, Spool, SpooledMessage
 from trackside.wire import (
     GATHER_SECONDS,
     Bye,
@@ -46,7 +47,7 @@ from trackside.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from trackside.media.unsent import UnsentMedia
@@ -64,6 +65,10 @@ OPTIONAL = {"media": "images, texts, tables and histograms", "distributions": "d
 """Fields of `Pushes` that older daemons do not know, as people call them."""
 OLDER = "the daemon is older than this client and does not state that it knows them; install the same trackside in both places"
 POLL_SECONDS = 0.001  # interval of looks at arrays that are not computed at the end of a run
+# Rows from one `drain` to the next with which the following ones are kept: of steps of 3 to 50 ms. Longer ones are lost one by
+# one, and with shorter ones the sender thread costs enough already.
+KEPT_ROWS = range(4, 64)
+KEPT_BYTES = 256 * 1024  # limit of unacknowledged messages that are kept so
 MAX_FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
 
@@ -139,6 +144,12 @@ class Session(Outbox):
         self._number = 0
         self.gather = GATHER_SECONDS
         self._batch = BatchBuilder()
+        self._drained = 0
+        self._begun: list[bytes] = []
+        """What is collected of the next batch, as `keep` writes it; empty before."""
+        self._head: list[bytes] = []
+        """The hello of what `keep` writes, and when it was sent; empty if that failed."""
+        self._head_at = -math.inf
         self._closed_at = -math.inf
         """When the last batch was closed, in monotonic nanoseconds."""
         self._refused_counted = 0
@@ -278,6 +289,7 @@ class Session(Outbox):
         Counts without a row, as of a push of only text, are sent as well.
         """
         self._resources.poll()
+        self._drained, self._begun = len(self.rows), []
         self._collect(clock)
         self.warn_of_unstored()
         if self._is_due(clock, everything=everything):
@@ -288,6 +300,29 @@ class Session(Outbox):
         if self._described:
             self._described = False
             self.greeted, self.asked_at = False, -math.inf
+
+    @property
+    def keeps(self) -> bool:
+        """The next rows are worth the cost of `keep`, as far as the number of the last ones shows."""
+        return self.greeted and not self.ended and self._drained in KEPT_ROWS
+
+    def keep(self, now: Callable[[], Clock]) -> None:
+        """Write to the spool what was pushed and may not arrive if the process is killed now."""
+        rows = list(self.rows)
+        if not rows or len(rows) > KEPT_ROWS[-1] or self.backlog or self.size > KEPT_BYTES:
+            return
+        number = self._number + 1
+        try:
+            if self.asked_at != self._head_at:
+                self._head, self._head_at = self.hello(now()), self.asked_at
+            if self._head:
+                if not self._begun:
+                    self._begun = encode(Envelope("batch", self.id, number), self._pushes(now(), self._batch))
+                kept = [SpooledMessage(one.first, one.number, one.values, one.frames) for one in self.pending]
+                frames = [*self._begun, encoded(self._counts, rows)]
+                self.spool.keep([*kept, SpooledMessage(number, number, self._batch.values, frames)], self._head)
+        except Exception:  # noqa: BLE001  no room on the disk, or numbers that cannot be written: the next hello tries again
+            self._head = []
 
     def warn_of_unstored(self) -> None:
         """Add a warning for what was pushed and the daemon does not store."""
@@ -487,20 +522,10 @@ class Session(Outbox):
         batch, self._batch = self._batch, BatchBuilder()
         self._closed_at = clock.monotonic
         self._counts.is_urgent = False
-        self._counts.update(clock)
         is_sent_now = self.greeted and not self.is_stuck(clock)  # else a heartbeat arrives before it
-        pushes = Pushes(
-            clock,
-            self.totals,
-            batch.blocks(),
-            self._events,
-            self._alerts,
-            phase=self._counts.phases.reported,
-            room=self._resources.report(clock.monotonic) if is_sent_now else None,
-            distributions=self._distributions,
-            media=self._media,
-            hashes=self._hashes,
-        )
+        pushes = self._pushes(clock, batch)
+        pushes.room = self._resources.report(clock.monotonic) if is_sent_now else None
+        pushes.distributions, pushes.media, pushes.hashes = self._distributions, self._media, self._hashes
         self._events, self._alerts, self._distributions, self._media, self._hashes = [], [], [], [], []
         try:
             frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
@@ -510,6 +535,12 @@ class Session(Outbox):
         self._number += 1
         self._add(Pending(self._number, self._number, frames, batch.values, steps=batch.steps), clock)
         self._sent_counts = (self.totals.pushes, self.totals.dropped)
+
+    def _pushes(self, clock: Clock, batch: BatchBuilder) -> Pushes:
+        """Return the rows, events and alerts of a batch, with the totals after them."""
+        self._counts.update(clock)
+        phase = self._counts.phases.reported
+        return Pushes(clock, self.totals, batch.blocks(), self._events, self._alerts, phase=phase)
 
     def _sendable(self, values: dict[str, float]) -> dict[str, float]:
         """Return the values whose keys can be sent: text of at most `KEY_BYTES` in UTF-8."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -27,6 +27,7 @@ import msgspec
 from trackside.environment.paths import machine_id, open_regular, spool_directory
 from trackside.limits import IN_FLIGHT
 from trackside.os_errors import os_error_text
+from trackside.transport.kept_rows import with_kept_rows
 from trackside.transport.spool_access import acquire_lock, share
 from trackside.wire import MESSAGE_BYTES, WireError, decode_body, open_envelope
 
@@ -58,6 +59,7 @@ class SpoolLimits(NamedTuple):
 LIMITS = SpoolLimits()
 
 MAGIC = b"trackside spool 1\n"
+TAIL = "tail.spool"  # end of the name of the file of `Spool.keep`: no number, so that it sorts last
 FRAMES = 3  # frames of a message
 
 _HEADER = Struct("<IIQQI")
@@ -128,6 +130,8 @@ class Spool:
         self._lock = self._file = -1
         self._begun = False
         self._reader: SegmentReader | None = None
+        self._tail: tuple[int, Path, list[bytes]] | None = None
+        self._tail_at = self._tail_size = 0
 
     @property
     def last(self) -> int:
@@ -175,6 +179,30 @@ class Spool:
         segment.steps = spanned(segment.steps, steps)
         self.failure = ""
         return True
+
+    def keep(self, records: Iterable[SpooledMessage], hello: list[bytes]) -> None:
+        """Write what may not arrive if the process is killed now, in place of what the last call wrote.
+
+        Its file sorts behind the segments, and goes with `close`.
+
+        Args:
+            records: Messages in order. The last one may be the first part of a message that is sent later under its number,
+                and may have a frame more, with rows that follow (`kept_rows`).
+            hello: The session's hello; the file begins anew with another one.
+
+        Raises:
+            OSError: It cannot be written.
+            LookupError: The user has no home.
+        """
+        if self._tail is None or self._tail[2] is not hello:
+            self._forget_tail()
+            self._prepare()
+            path = self._path(TAIL)
+            file, self._tail_at = self._create(path, lambda: hello, append=False)
+            self._tail, self._tail_size = (file, path, hello), 0
+        # Zeros over the rest of what was longer, since to cut it takes longer than all else here.
+        data = b"".join(map(_record, records)).ljust(self._tail_size, b"\0")
+        self._tail_size = os.pwrite(self._tail[0], data, self._tail_at)
 
     def replace_last(self, record: SpooledMessage) -> None:
         """Write the last message of an ended process, in place of one of its number.
@@ -265,6 +293,7 @@ class Spool:
 
         In a *forked* child only its copies of the descriptors are closed: the lock must not outlive the parent.
         """
+        self._forget_tail(deletes=not forked)
         file, lock = self._file, self._lock
         self._file = self._lock = -1  # first, so that no descriptor is closed twice: its number may be reused
         self._reader = None
@@ -278,10 +307,7 @@ class Spool:
 
     def _begin(self, number: int, hello: Callable[[], list[bytes]]) -> None:
         """Open the next segment, and write its head."""
-        self._directory = self._directory or spool_directory(os.environ, os.getuid())
-        if self._lock < 0:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = acquire_lock(self._path("lock"))
+        self._prepare()
         path = self._path(f"{number:016d}.spool")  # padded, so that the names sort by number
         file, size = self._create(path, hello)
         # Closed only now: if the new segment cannot begin, the old one is still open.
@@ -293,12 +319,27 @@ class Spool:
         self._segments.append(segment)
         self._begun = True
 
-    def _create(self, path: Path, hello: Callable[[], list[bytes]]) -> tuple[int, int]:
+    def _prepare(self) -> None:
+        """Choose the directory, and acquire the lock."""
+        self._directory = self._directory or spool_directory(os.environ, os.getuid())
+        if self._lock < 0:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = acquire_lock(self._path("lock"))
+
+    def _forget_tail(self, *, deletes: bool = True) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            with suppress(OSError):
+                os.close(tail[0])
+                if deletes:
+                    tail[1].unlink(missing_ok=True)
+
+    def _create(self, path: Path, hello: Callable[[], list[bytes]], *, append: bool = True) -> tuple[int, int]:
         """Create a segment with its head; return its descriptor and size."""
         assert self._directory is not None  # noqa: S101  chosen before
         # O_APPEND: after a half record was truncated, the next one must begin at the new end.
         # O_NOFOLLOW: in a shared directory another user could have put a link there.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
         file = os.open(path, flags, 0o600)
         try:
             share(file, self._directory)
@@ -420,7 +461,7 @@ class SegmentReader:
         while True:
             start = self._file.tell()
             header = self._file.read(_HEADER.size)
-            if not header:
+            if not header.strip(b"\0"):
                 return None
             self._file.seek(start)
             if (record := self._message()) is not None:
@@ -458,11 +499,12 @@ class SegmentReader:
         """Return the message here, with its numbers as its own envelope has them, which the checksum covers; None if it is damaged."""
         record = self._record()
         with suppress(WireError):
-            if record is not None and len(record.frames) == FRAMES:
-                envelope = open_envelope(record.frames)
+            if record is not None and len(record.frames) in {FRAMES, FRAMES + 1}:
+                envelope = open_envelope(record.frames[:FRAMES])
                 first = decode_body("skip", record.frames[2]).first if envelope.kind == "skip" else envelope.number
                 if self.number < envelope.number >= first:
-                    return record._replace(first=first, number=envelope.number)
+                    frames = record.frames if len(record.frames) == FRAMES else with_kept_rows(record.frames)
+                    return record._replace(first=first, number=envelope.number, frames=frames)
         return None
 
     def _record(self) -> SpooledMessage | None:

@@ -258,8 +258,11 @@ def _hint(model: type[Settings], path: tuple[str, ...]) -> str:
     """Return what an unknown setting was probably meant to be."""
     if path[0] in model.misplaced:
         return f"; {model.misplaced[path[0]]}"
-    names = {dotted(known[:length]): None for known in setting_paths(model) for length in range(1, len(known) + 1)}
-    return near_name(dotted(path), names)
+    known = {setting[:length]: None for setting in setting_paths(model) for length in range(1, len(setting) + 1)}
+    beside = [one for one in known if one[:-1] == path[:-1]]
+    # Whole names are alike by their section alone.
+    is_near = not beside or near_name(path[-1], [one[-1] for one in beside])
+    return near_name(dotted(path), map(dotted, beside or known)) if is_near else ""
 
 
 def _holds(values: Any, path: tuple[str, ...]) -> bool:

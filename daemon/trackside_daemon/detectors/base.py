@@ -42,7 +42,7 @@ class Column(NamedTuple):
 
 
 class PastLayers(NamedTuple):
-    """The values of a rank's layers at one step, as `LayerDetector.evaluate` gets them."""
+    """The values of a rank's layers at one step, as `LayerDetectors.evaluate` gets them."""
 
     kind: str
     step: int

@@ -35,7 +35,7 @@ class CheckpointOverdue(RunAlert):
     """
 
     alert = "CheckpointOverdue"
-    ends = "has saved a checkpoint, or has ended"
+    ends = "run {run} has saved a checkpoint, or has ended"
 
     def __init__(
         self, run: RunProgress, overdue: float = DEFAULTS.checkpoint_ratio, least: float = DEFAULTS.checkpoint_after
@@ -77,7 +77,7 @@ class CheckpointOverdue(RunAlert):
         if self._last is None or len(self._intervals) < ENOUGH:
             return
         passed = clock.at - self._last
-        if self._firing:
+        if self._severity is not None:
             if passed < SAME:
                 yield from self.end(clock)
             return
@@ -85,16 +85,13 @@ class CheckpointOverdue(RunAlert):
             return
         usual = median(self._intervals)
         if passed > self._overdue * usual and not self._run.stalled:
-            self._firing = True
             yield self._finding(passed, usual, clock)
 
     def _finding(self, passed: float, usual: float, clock: RunClock) -> Finding:
-        run = self._run
         step = "" if self._step is None else f", at step {self._step:,}"
         good = "good " if self._damaged else ""
         summary = (
-            f"run {run.name} has saved no {good}checkpoint for {duration(passed)}{step}{self._damaged}; before, it saved one "
+            f"run {self._run.name} has saved no {good}checkpoint for {duration(passed)}{step}{self._damaged}; before, it saved one "
             f"every {duration(usual)}"
         )
-        advice = TROUBLES["CheckpointOverdue"].advice()
-        return run.finding("CheckpointOverdue", "warning", clock.now, summary, advice)
+        return self.report("warning", clock, summary, TROUBLES["CheckpointOverdue"].advice())

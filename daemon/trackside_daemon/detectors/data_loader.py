@@ -28,7 +28,7 @@ class DataLoader(RunAlert):
     """`DataLoaderBottleneck` of one run: the mean share of time its ranks wait exceeds *share*."""
 
     alert = "DataLoaderBottleneck"
-    ends = "no longer waits for its data"
+    ends = "run {run} no longer waits for its data"
 
     def __init__(self, run: RunProgress, share: float = DEFAULTS.data_wait_ratio) -> None:
         super().__init__(run)
@@ -61,22 +61,20 @@ class DataLoader(RunAlert):
         self._began, self._steps, self._waited, self._first = clock.at, run.steps, run.waited, run.waited_first
 
     def _judge(self, share: float, step: float, clock: RunClock, *, starts: bool) -> Iterator[Finding]:
-        changes = share < CALM * self._share if self._firing else share > self._share
+        changes = share > self._share if self._severity is None else share < CALM * self._share
         self._in_a_row = self._in_a_row + 1 if changes else 0
         if self._in_a_row < WINDOWS:
             return
         self._in_a_row = 0
-        if self._firing:
+        if self._severity is not None:
             yield from self.end(clock)
             return
-        self._firing = True
-        run = self._run
         summary = (
-            f"run {run.name} spends {percent(share)} of its time waiting for data: {duration(share * step)} of the {duration(step)} "
+            f"run {self._run.name} spends {percent(share)} of its time waiting for data: {duration(share * step)} of the {duration(step)} "
             "of a step"
         )
         advice = TROUBLES["DataLoaderBottleneck"].advice("starts" if starts else "")
-        yield run.finding("DataLoaderBottleneck", "warning", clock.now, summary, advice)
+        yield self.report("warning", clock, summary, advice)
 
 
 def _is_window(seconds: float, steps: float) -> bool:

@@ -90,7 +90,9 @@ class Death(NamedTuple):
             return Finding(self.alert, "critical", labels, *over, over=True, run=self.run)
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
         text = f"{reason} {TROUBLES[self.alert].advice(_case(self))}".strip()
-        at = "" if self.step is None else f", at step {number(self.step)},"
+        # A process that had no chance to send its last pushes; they may be in its spool.
+        is_sudden = self.state == "lost" or self.cause == OUT_OF_MEMORY or self.cause.startswith("SIG")
+        at = "" if self.step is None else f", at step {number(self.step)}{' or later' * is_sudden},"
         summary = f"{who}{at} {how_ended(self.state, self.cause)}"
         finding = Finding(self.alert, "critical", labels, self.time, summary, text, run=self.run)
         return finding._replace(evidence={"cause": self.cause or self.state}, attempt=self.attempt)

@@ -47,10 +47,6 @@ AT_ONCE = 25.0
 OFTEN = 2
 AMONG = 5
 
-# Factor by which the distance between logged steps may change. Beyond it the training logs other samples, and the
-# detector starts again.
-SPARSER = 4
-
 
 class LongMemory:
     """The norms of the run, by the medians of blocks, and the losses that are pushed with them.
@@ -60,13 +56,13 @@ class LongMemory:
         losses: The last losses.
     """
 
-    __slots__ = ("_block", "_level", "_sizes", "losses", "usual")
+    __slots__ = ("_block", "_sizes", "losses", "usual")
 
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=BLOCK)
         self.usual: float | None = None
         self._block: list[float] = []
-        self._sizes, self._level = SortedWindow(BLOCKS), SortedWindow(BLOCKS)
+        self._sizes = SortedWindow(BLOCKS)
 
     def add(self, size: float) -> None:
         """Add the logarithm of a norm."""
@@ -75,17 +71,7 @@ class LongMemory:
             self._block.sort()
             self._sizes.add(self._block[BLOCK // 2])
             self.usual = self._sizes.median() if len(self._sizes) >= SETTLED else None
-            loss = self.loss()
-            if 0 < loss < inf:
-                self._level.add(log(loss))
             self._block.clear()
-
-    def clear(self) -> None:
-        """Forget all but the last losses."""
-        self.usual = None
-        self._block.clear()
-        self._sizes.clear()
-        self._level.clear()
 
     def spread(self) -> float:
         """Return a robust standard deviation of the blocks; there must be one."""
@@ -94,11 +80,6 @@ class LongMemory:
     def loss(self) -> float:
         """Return the level of the loss that is pushed with the norm; infinite without one."""
         return median(self.losses) if self.losses else inf
-
-    def converged(self) -> float:
-        """Return by how much the logarithm of the loss is below its usual one: the gradients of a small loss are small."""
-        loss = self.loss()
-        return max(0.0, self._level.median() - log(loss)) if len(self._level) and 0 < loss < inf else 0.0
 
 
 class Gradient:
@@ -125,11 +106,10 @@ class Gradient:
         self._vanished = log(vanished)
         self._after = after
         self._near = SortedWindow(NEAR)
-        self._off = SortedWindow(LONG)  # distances from the median of the recent ones
+        self._off: deque[float] = deque(maxlen=LONG)  # distances from the median of the recent ones
         self._memory = LongMemory()
         self._index = 0
         self._first: list[float] = []
-        self._step = self._gap = self._odd = 0
         self._high: deque[int] = deque(maxlen=OFTEN)
         self._explosion, self._great = Episode("GradientExplosion"), 0
         self._before = (0.0, 0.0, 0)
@@ -145,9 +125,6 @@ class Gradient:
             self._index += 1
             if self._index <= FIRST:
                 self._first.append(norm)
-            if step - self._step != self._gap or self._odd:
-                self._advance(step)
-            self._step = step
             size = log(norm) if norm > LEAST else log(LEAST)
             over = size - near.median() if near.ordered else 0.0
             if len(near.ordered) == NEAR:
@@ -166,13 +143,13 @@ class Gradient:
 
     def _remember(self, size: float, over: float) -> None:
         if self._near.ordered:
-            self._off.add(abs(over))
+            self._off.append(abs(over))
         self._near.add(size)
         if not self._low.count or self._low.count > USUAL:
             self._memory.add(size)
 
     def _judge(self, at: int, step: int, time: float, size: float, over: float) -> Iterator[Detection]:
-        if over > self._times and len(self._off) >= ENOUGH and over > SCALES * (NORMAL * self._off.median()):
+        if over > self._times and len(self._off) >= ENOUGH and over > SCALES * (NORMAL * median(self._off)):
             self._high.append(self._index)
             often = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
             if not self._explosion.fires and (often or over > log(AT_ONCE)):
@@ -199,7 +176,7 @@ class Gradient:
 
     def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
         memory, vanishing = self._memory, self._vanishing
-        under = usual - size - memory.converged()
+        under = usual - size
         nothing = size < log(NOTHING) and abs(memory.loss()) > NOTHING
         low = nothing or (under > self._vanished and under > SCALES * memory.spread())
         if vanishing.fires:
@@ -220,22 +197,6 @@ class Gradient:
         if usual > log(NOTHING):
             text += f", compared with {number(exp(usual))} before"
         return f"{text}: the model hardly learns"
-
-    def _advance(self, step: int) -> None:
-        """Start again where the distance between logged steps has changed for two samples in a row."""
-        # Norms of every hundredth step are distributed differently from those of every step.
-        gap = step - self._step
-        if gap <= 0:
-            return
-        odd = self._gap and not self._gap / SPARSER <= gap <= self._gap * SPARSER
-        self._odd = self._odd + 1 if odd else 0
-        if self._odd == 1:
-            return
-        if odd:
-            for part in (self._near, self._off, self._memory):
-                part.clear()
-            self._odd = 0
-        self._gap = gap
 
 
 def _norm(size: float) -> str:

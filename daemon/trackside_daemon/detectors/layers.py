@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from math import exp, isfinite, log
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trackside.packing import unpack
 from trackside_daemon.detectors.base import Detection, Found
@@ -53,48 +53,40 @@ def by_layer(frame: DistributionFrame) -> Layers:
     return {layer: {name: columns[name][place] for name in columns} for place, layer in enumerate(frame.names)}
 
 
-class LayerDetector(Protocol):
-    """Detector of one kind of trouble in all layers of a rank.
+class LayerAlert:
+    """Detector of one kind of trouble in all layers of a rank, a warning: only what lasts for some measurements and steps counts.
 
     Attributes:
-        alert: The alert that it can detect.
+        alert: The alert's name.
+        kind: The measurements that show the trouble.
+        cured: What to report at its end.
+        gradients: The last gradients by layer; for weights only those of the same step.
     """
 
     alert: str
+    kind: str
+    cured: str
 
-    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
-        """Yield the detections in the layers that were measured at a step, with their names as keys."""
-
-
-class Streaks:
-    """The layers with one symptom: only what lasts for some measurements and steps counts.
-
-    Args:
-        alert: The alert that it raises, a warning.
-        cured: What to report at its end.
-    """
-
-    def __init__(self, alert: str, cured: str) -> None:
-        self._alert = alert
-        self._cured = cured
+    def __init__(self) -> None:
+        self.gradients: Layers = {}
         self._since: dict[str, tuple[int, int]] = {}
         self._calm: dict[str, int] = {}
 
-    def update(self, step: int, symptoms: Mapping[str, str]) -> Iterator[Found]:
-        """Yield the detections at a step.
+    def symptoms(self, layers: Layers) -> Mapping[str, str]:
+        """Return the trouble of each measured layer as text, empty without it; ``{since}`` in it is the first step."""
+        raise NotImplementedError
 
-        Args:
-            step: The step.
-            symptoms: Text by layer, for every measured layer; empty without the symptom.
-        """
-        for layer, text in symptoms.items():
+    def evaluate(self, step: int, layers: Layers, gradients: Layers) -> Iterator[Found]:
+        """Yield the detections in the layers that were measured at a step, with their names as keys."""
+        self.gradients = gradients
+        for layer, text in self.symptoms(layers).items():
             if not text:
                 self._since.pop(layer, None)
                 if layer in self._calm:
                     self._calm[layer] += 1
                     if self._calm[layer] >= CALM:
                         del self._calm[layer]
-                        yield Found(layer, Detection(self._alert, "warning", 0, self._cured, over=True))
+                        yield Found(layer, Detection(self.alert, "warning", 0, self.cured, over=True))
                 continue
             count, first = self._since.get(layer, (0, step))
             self._since[layer] = count + 1, min(first, step)
@@ -102,56 +94,54 @@ class Streaks:
                 self._calm[layer] = 0
             elif count + 1 >= MEASURED and step - first >= STEPS:
                 self._calm[layer] = 0
-                yield Found(layer, Detection(self._alert, "warning", 0, text.format(since=f"{first:,}")))
+                yield Found(layer, Detection(self.alert, "warning", 0, text.format(since=f"{first:,}")))
         if len(self._since) > LAYERS:
             self._since.clear()
 
 
-class DeadLayer:
-    """`DeadLayer`: a layer has no gradient while others have, or its outputs are all zero."""
+class NoGradient(LayerAlert):
+    """`DeadLayer`: a layer has no gradient while others have."""
 
     alert = "DeadLayer"
+    kind = "gradients"
+    cured = "the layer has a gradient again"
 
-    def __init__(self) -> None:
-        self._gradients: Layers = {}
-        self._without = Streaks(self.alert, "the layer has a gradient again")
-        self._outputs = Streaks(self.alert, "the outputs are no longer all zero")
-
-    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
-        """Yield what the next measurement shows."""
-        if kind == "gradients":
-            self._gradients = layers
-            alive = any(one["norm"] > 0 for one in layers.values())
-            text = "all of its gradients are zero since step {since}, while other layers have some"
-            yield from self._without.update(
-                step, {name: text if alive and one["norm"] == 0 else "" for name, one in layers.items()}
-            )
-        elif kind == "activations":
-            text = "all of its outputs are zero since step {since}"
-            yield from self._outputs.update(
-                step, {name: text if self._is_dead(name, one["zeros"]) else "" for name, one in layers.items()}
-            )
-
-    def _is_dead(self, name: str, zeros: float) -> bool:
-        """Return whether a module has only zeros, and no gradient as far as gradients are measured."""
-        return zeros >= DEAD and not any(
-            one["norm"] > 0 and (layer == name or layer.startswith(f"{name}."))
-            for layer, one in self._gradients.items()
-        )
+    def symptoms(self, layers: Layers) -> Mapping[str, str]:
+        """Return the text by layer."""
+        alive = any(one["norm"] > 0 for one in layers.values())
+        text = "all of its gradients are zero since step {since}, while other layers have some"
+        return {name: text if alive and one["norm"] == 0 else "" for name, one in layers.items()}
 
 
-class SaturatedLayer:
+class NoOutput(LayerAlert):
+    """`DeadLayer`: the outputs of a layer are all zero, and it has no gradient as far as gradients are measured."""
+
+    alert = "DeadLayer"
+    kind = "activations"
+    cured = "the outputs are no longer all zero"
+
+    def symptoms(self, layers: Layers) -> Mapping[str, str]:
+        """Return the text by layer."""
+        text = "all of its outputs are zero since step {since}"
+        return {name: text if _is_dead(name, one["zeros"], self.gradients) else "" for name, one in layers.items()}
+
+
+def _is_dead(name: str, zeros: float, gradients: Layers) -> bool:
+    return zeros >= DEAD and not any(
+        one["norm"] > 0 and (layer == name or layer.startswith(f"{name}.")) for layer, one in gradients.items()
+    )
+
+
+class SaturatedLayer(LayerAlert):
     """`SaturatedLayer`: most outputs of a layer are as large as its largest, where an activation function has no gradient."""
 
     alert = "SaturatedLayer"
+    kind = "activations"
+    cured = "most of its outputs are below the largest again"
 
-    def __init__(self) -> None:
-        self._streaks = Streaks(self.alert, "most of its outputs are below the largest again")
-
-    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
-        """Yield what the next measurement shows."""
-        if kind == "activations":
-            yield from self._streaks.update(step, {name: _saturated(one) for name, one in layers.items()})
+    def symptoms(self, layers: Layers) -> Mapping[str, str]:
+        """Return the text by layer."""
+        return {name: _saturated(one) for name, one in layers.items()}
 
 
 def _saturated(layer: dict[str, float]) -> str:
@@ -163,25 +153,22 @@ def _saturated(layer: dict[str, float]) -> str:
     )
 
 
-class AttentionCollapse:
+class AttentionCollapse(LayerAlert):
     """`AttentionCollapse`: most heads of a layer attend to single keys, with large logits, as before divergence.
 
     See Zhai et al. 2023, arXiv:2303.06296.
     """
 
     alert = "AttentionCollapse"
+    kind = "attention"
+    cured = "its heads attend to several keys again"
 
-    def __init__(self) -> None:
-        self._streaks = Streaks(self.alert, "its heads attend to several keys again")
-
-    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
-        """Yield what the next measurement shows."""
-        if kind != "attention":
-            return
+    def symptoms(self, layers: Layers) -> Mapping[str, str]:
+        """Return the text by layer; each of *layers* is a head."""
         heads: dict[str, list[dict[str, float]]] = {}
         for name, one in layers.items():
             heads.setdefault(name.rpartition("/")[0], []).append(one)
-        yield from self._streaks.update(step, {name: _collapsed(several) for name, several in heads.items()})
+        return {name: _collapsed(several) for name, several in heads.items()}
 
 
 def _collapsed(heads: list[dict[str, float]]) -> str:
@@ -193,32 +180,32 @@ def _collapsed(heads: list[dict[str, float]]) -> str:
     return f"{some} attend to single keys since step {{since}}: the largest logit is {largest:.4g}"
 
 
-class ActivationOutliers:
+class ActivationOutliers(LayerAlert):
     """`ActivationOutliers`: the largest output of a layer is ten times what it was, and other layers did not grow so."""
 
     alert = "ActivationOutliers"
+    kind = "activations"
+    cured = "its largest output is as before"
 
     def __init__(self) -> None:
+        super().__init__()
         self._past: dict[str, deque[float]] = {}
         self._seen = 0
-        self._streaks = Streaks(self.alert, "its largest output is as before")
 
-    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
-        """Yield what the next measurement shows."""
-        if kind != "activations":
-            return
+    def symptoms(self, layers: Layers) -> Mapping[str, str]:
+        """Return the text by layer."""
         self._seen += 1
         if self._seen <= FIRST:
-            return
+            return {}
         largest = {name: one["largest"] for name, one in layers.items()}
         growth = {name: size / self._usual(name) if self._usual(name) else 0.0 for name, size in largest.items()}
         symptoms = {name: self._text(name, largest, growth) for name in largest}
-        yield from self._streaks.update(step, symptoms)
         for name, text in symptoms.items():
             if not text:  # else the growth would become usual
                 self._past.setdefault(name, deque(maxlen=KEPT)).append(largest[name])
         if len(self._past) > LAYERS:
             self._past.clear()
+        return symptoms
 
     def _usual(self, name: str) -> float:
         past = self._past.get(name, ())
@@ -236,33 +223,19 @@ class ActivationOutliers:
         )
 
 
-class LayerUpdates:
-    """`LayerUpdates`: a layer's weights do not change, or much more or less than those of the others.
-
-    What is alike in all layers depends on the optimizer: Adam changes each weight by about the learning rate, SGD in
-    proportion to the gradient, LAMB in proportion to the weights. So a layer must stand out by all three measures.
-    """
+class Frozen(LayerAlert):
+    """`LayerUpdates`: the weights of a layer with a gradient are exactly as before, while those of others changed."""
 
     alert = "LayerUpdates"
+    kind = "weights"
+    cured = "its weights change again"
 
     def __init__(self) -> None:
-        self._gradients: tuple[int, Layers] = -1, {}
+        super().__init__()
         self._before: dict[str, tuple[float, ...]] = {}
-        self._frozen = Streaks(self.alert, "its weights change again")
-        self._apart = Streaks(self.alert, "its updates are as those of other layers again")
 
-    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
-        """Yield what the next measurement shows."""
-        if kind == "gradients":
-            self._gradients = step, layers
-        if kind != "weights":
-            return
-        gradients = self._gradients[1] if self._gradients[0] == step else {}
-        yield from self._frozen.update(step, self._unchanged(layers, gradients))
-        yield from self._apart.update(step, _outliers(layers, gradients))
-
-    def _unchanged(self, layers: Layers, gradients: Layers) -> dict[str, str]:
-        """Return the layers with a gradient whose weights are exactly as before, while those of others changed."""
+    def symptoms(self, layers: Layers) -> Mapping[str, str]:
+        """Return the text by layer."""
         now: dict[str, tuple[float, ...]] = {
             name: (one["mean"], one["std"], one["norm"], one["largest"]) for name, one in layers.items()
         }
@@ -270,20 +243,32 @@ class LayerUpdates:
         moves = 2 * len(still) <= len(now)
         self._before = now if len(now) <= LAYERS else {}
         text = "its weights do not change since step {since}, although they have a gradient: no optimizer may have them"
-        learns = {name for name, one in gradients.items() if one["norm"] > 0}
+        learns = {name for name, one in self.gradients.items() if one["norm"] > 0}
         return {name: text if moves and name in still and name in learns else "" for name in now}
 
 
-def _outliers(layers: Layers, gradients: Layers) -> dict[str, str]:
-    measures: tuple[dict[str, float], ...] = ({}, {}, {})
-    for name, one in layers.items():
-        moved, size = one.get("update_ratio", 0.0) * one["norm"], one["size"]
-        gradient = gradients[name]["norm"] if name in gradients else 0.0
-        if isfinite(moved) and moved > 0 and size > 0 and gradient > 0:
-            for measure, of in zip(measures, (size**0.5, gradient, one["norm"]), strict=True):
-                measure[name] = log(moved / of)
-    ratios = [_deviations(measure) for measure in measures]
-    return {name: _apart([ratio[name] for ratio in ratios]) if name in ratios[0] else "" for name in layers}
+class Apart(LayerAlert):
+    """`LayerUpdates`: a layer's weights change much more or less than those of the others.
+
+    What is alike in all layers depends on the optimizer: Adam changes each weight by about the learning rate, SGD in
+    proportion to the gradient, LAMB in proportion to the weights. So a layer must stand out by all three measures.
+    """
+
+    alert = "LayerUpdates"
+    kind = "weights"
+    cured = "its updates are as those of other layers again"
+
+    def symptoms(self, layers: Layers) -> Mapping[str, str]:
+        """Return the text by layer."""
+        measures: tuple[dict[str, float], ...] = ({}, {}, {})
+        for name, one in layers.items():
+            moved, size = one.get("update_ratio", 0.0) * one["norm"], one["size"]
+            gradient = self.gradients[name]["norm"] if name in self.gradients else 0.0
+            if isfinite(moved) and moved > 0 and size > 0 and gradient > 0:
+                for measure, of in zip(measures, (size**0.5, gradient, one["norm"]), strict=True):
+                    measure[name] = log(moved / of)
+        ratios = [_deviations(measure) for measure in measures]
+        return {name: _apart([ratio[name] for ratio in ratios]) if name in ratios[0] else "" for name in layers}
 
 
 def _deviations(measure: Mapping[str, float]) -> dict[str, float]:
@@ -304,18 +289,23 @@ def _apart(ratios: list[float]) -> str:
     return ""
 
 
-_DETECTORS = (DeadLayer, SaturatedLayer, AttentionCollapse, ActivationOutliers, LayerUpdates)
+_DETECTORS = (NoGradient, NoOutput, SaturatedLayer, AttentionCollapse, ActivationOutliers, Frozen, Apart)
 
-ALERTS = tuple(made.alert for made in _DETECTORS)
+ALERTS = tuple(dict.fromkeys(made.alert for made in _DETECTORS))
 
 
 class LayerDetectors:
     """The detectors of one rank of one attempt."""
 
     def __init__(self) -> None:
-        self._detectors: tuple[LayerDetector, ...] = tuple(made() for made in _DETECTORS)
+        self._detectors: tuple[LayerAlert, ...] = tuple(made() for made in _DETECTORS)
+        self._gradients: tuple[int, Layers] = -1, {}
 
     def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
-        """Yield the detections in the next measurement; see `LayerDetector`."""
+        """Yield the detections in the next measurement, with the names of the layers as keys."""
+        if kind == "gradients":
+            self._gradients = step, layers
+        known = self._gradients[1] if kind != "weights" or self._gradients[0] == step else {}
         for detector in self._detectors:
-            yield from detector.evaluate(kind, step, layers)
+            if detector.kind == kind:
+                yield from detector.evaluate(step, layers, known)

@@ -26,12 +26,14 @@ class SampleAlert:
         firing: It fires.
         firing_for: The samples for which it has fired.
         accepted: It ends because what stays counts as normal.
+        most: The threshold of the settings; 0 for an alert without one.
     """
 
     alerts: tuple[str, ...]
     severity: Severity = "warning"
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = 0.0) -> None:
+        self.most = most
         self.firing = False
         self.firing_for = 0
         self.accepted = False
@@ -67,8 +69,8 @@ class LevelAlert(SampleAlert):
     least = 0
     signed = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, most: float = 0.0) -> None:
+        super().__init__(most)
         self._recent, self.before = map(SortedWindow, self.spans)
 
     @property

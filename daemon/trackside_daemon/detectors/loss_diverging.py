@@ -7,8 +7,7 @@ blocks, more the longer the training is.
 Every rise is information at first. Its cost is the share of what was learnt that it undoes, summed over its samples. It becomes
 a warning once that is `COST`, and critical at twice that. A rise that came back by itself shows what is normal in this training:
 the next one must cost twice as much.
-It does not become one if it is as slow as the training itself, and is not reported while the schedule of the learning rate
-begins again. An objective, such as the loss of reinforcement learning, rises in healthy runs: it never fell.
+It does not become one if it is as slow as the training itself. An objective, such as the loss of reinforcement learning, rises in healthy runs: it never fell.
 `LossDiverging.reading` states this.
 """
 
@@ -21,13 +20,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE, Episode, Test
-from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.robust import NORMAL, SortedWindow
+from trackside_daemon.model.robust import NORMAL, SortedWindow, last_digit
 from trackside_daemon.model.text import number, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from trackside_daemon.detectors.base import Column, Context, Detection
     from trackside_daemon.model.finding import Severity
@@ -75,36 +73,18 @@ ACCEPTED = (
     1000  # samples after which a new level becomes the accepted one, once it has lasted long enough to be critical
 )
 
-# Factor by which the rate must have risen since the moment, and by which it may exceed the highest before: beyond that no
-# schedule has begun again, but the rate is higher than it ever was.
-RAISED, ABOVE = 1.5, 1.1
-
 _NORMAL = NORMAL / 2**0.5  # standard deviations of one sample per median distance of two successive samples
 
 
-class Learnt:
-    """The initial loss of one key, the second highest of the first ones."""
+def undone(first: float, rise: float, level: float) -> tuple[float, float]:
+    """Return the share of the fall from the *first* loss to *level* that a *rise* undoes, and its mean with that of the logarithm.
 
-    __slots__ = ("_first",)
-
-    def __init__(self) -> None:
-        self._first: list[float] = []
-
-    def add(self, values: Sequence[float]) -> None:
-        """Add the next losses; those that are not finite do not count."""
-        if len(self._first) < FIRST:
-            self._first += [value for value in values if -HUGE < value < HUGE][: FIRST - len(self._first)]
-
-    def undone(self, rise: float, level: float) -> tuple[float, float]:
-        """Return the share of the fall from the initial loss to *level* that a *rise* undoes, and its mean with that of the logarithm.
-
-        The last factors of a fall are next to nothing of it and took most of the training. Both are infinite without a fall.
-        """
-        first = sorted(self._first)[-2]
-        lost = rise / (first - level) if first > level else inf
-        if lost >= 1 or level <= 0:
-            return lost, lost
-        return lost, sqrt(lost * log((level + rise) / level) / log(first / level))
+    The last factors of a fall are next to nothing of it and took most of the training. Both are infinite without a fall.
+    """
+    lost = rise / (first - level) if first > level else inf
+    if lost >= 1 or level <= 0:
+        return lost, lost
+    return lost, sqrt(lost * log((level + rise) / level) / log(first / level))
 
 
 class Wander:
@@ -164,21 +144,21 @@ def middle(block: list[float]) -> float:
 class Course:
     """The level of a loss over the whole run, at most `POINTS` of them at equal distances, which double when there are more."""
 
-    __slots__ = ("_every", "_levels", "_seen")
+    __slots__ = ("_every", "_left", "_levels")
 
     def __init__(self) -> None:
-        self._every = 1
-        self._seen = 0
+        self._every = self._left = 1
         self._levels: list[float] = []
 
     def add(self, level: float) -> None:
         """Add the level at the next sample."""
-        if self._seen % self._every == 0:
+        self._left -= 1
+        if not self._left:
             self._levels.append(level)
             if len(self._levels) > POINTS:
                 del self._levels[1::2]
                 self._every *= 2
-        self._seen += 1
+            self._left = self._every
 
     def is_sudden(self, lowest: float, rise: float, lost: float) -> bool:
         """Return whether the level rose `FASTER` from *lowest* than the training learnt; the rise undid the share *lost* of that.
@@ -197,28 +177,6 @@ class Course:
         return 2 * FASTER * lasted <= before and 2 * FASTER * (lasted - blurred) <= min(1.0, lost) * before
 
 
-class RateRestart:
-    """The learning rate now and at a marked sample: a schedule that begins again, as with warm restarts, makes a loss rise."""
-
-    __slots__ = ("_highest", "_highest_then", "_now", "_then")
-
-    def __init__(self) -> None:
-        self._now = self._highest = self._then = self._highest_then = 0.0
-
-    def add(self, rate: float) -> None:
-        """Apply the rate of a step."""
-        self._now = rate
-        self._highest = max(self._highest, rate)
-
-    def mark(self) -> None:
-        """Compare with this moment from now on."""
-        self._then, self._highest_then = self._now, self._highest
-
-    def is_on(self) -> bool:
-        """Return whether the rate is higher than at the marked moment, and not above what it was before."""
-        return RAISED * self._then < self._now <= ABOVE * self._highest_then
-
-
 class LossDiverging:
     """`LossDiverging`: the level rises by *ratio* of the lowest level and stays; critical after so many seconds.
 
@@ -231,10 +189,9 @@ class LossDiverging:
     def __init__(self, *, ratio: float = DEFAULTS.loss_diverging_ratio, after: float = DEFAULTS.critical_after) -> None:
         self._ratio = ratio
         self._after = after
-        self._learnt = Learnt()
+        self._first: list[float] = []
         self._course = Course()
         self.reading = ""
-        self._rate = RateRestart()
         self._rise = Episode("LossDiverging")
         self._since = self._covered = self._cost = self._peak = self._usual = 0.0
         self._forget()
@@ -251,8 +208,9 @@ class LossDiverging:
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
-        restarts, rates = context.restarts, context.rates
-        self._learnt.add(column.values)
+        restarts = context.restarts
+        if len(self._first) < FIRST:
+            self._first += [value for value in column.values if -HUGE < value < HUGE][: FIRST - len(self._first)]
         for at, (step, time, value) in enumerate(zip(*column, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
@@ -263,8 +221,6 @@ class LossDiverging:
             self._count += 1
             if not self._count % BLOCK:
                 self._end_block()
-            if rates and (rate := rates.get(step)) is not None:
-                self._rate.add(rate)
             if self._count < LEAST:
                 continue
             level = self._last.median()
@@ -273,12 +229,7 @@ class LossDiverging:
                 yield from self._follow(at, step, time, level, context=context)
             elif level < self._lowest:
                 self._lowest, self._lowest_at = level, step
-                self._rate.mark()
-            elif (
-                level - self._lowest > self._ratio * abs(self._lowest)
-                and self._has_risen(level)
-                and not self._rate.is_on()
-            ):
+            elif level - self._lowest > self._ratio * abs(self._lowest) and self._has_risen(level):
                 self._since, self._covered = time, self._covers()
                 self._cost = self._peak = 0.0
                 yield self._rise.report("info", at, self._text(level, step, context))
@@ -344,11 +295,11 @@ class LossDiverging:
         return max(COST, 2 * self._usual)
 
     def _judge_severity(self, height: float, step: int, time: float, context: Context) -> Severity:
-        lost, undone = self._learnt.undone(height, self._lowest)
+        lost, part = undone(sorted(self._first)[-2], height, self._lowest)
         self._peak = max(self._peak, height)
-        if self._rate.is_on() or undone < MUCH:
+        if part < MUCH:
             return "info"
-        self._cost += min(1.0, undone)
+        self._cost += min(1.0, part)
         if self._cost < self._needed() or height < BACK * self._peak or step in context.restarts:
             return "info"
         unlearnt = height / lost <= self._covered

@@ -3,9 +3,6 @@
 `LossPlateau` compares blocks of medians over the last tenth of the run, 500 samples or more. The slope is the median slope of
 all pairs of blocks (Theil-Sen), so single blocks do not change it. The severity is info: at the end of a schedule a plateau is
 normal. A gain that is no larger than its error is none, unless the noise is too large to decide.
-
-A loss that fell steadily in the first half of the blocks and not at all in the second is reported at once: the optimizer may
-be frozen. Where noise hides a thousandth of the loss, the fall before is the measure.
 """
 
 from __future__ import annotations
@@ -29,14 +26,10 @@ BLOCK, BLOCKS = 25, 20  # samples in the smallest block, and blocks that are com
 
 PART = 0.1  # fraction of the run that is compared, once that is more than the smallest blocks hold
 
-# Fractions of the loss: the largest gain that its error may hide; a larger gain, by `ERRORS` of its errors, ends the plateau.
-UNSURE, AGAIN = 0.02, 0.005
+# Fractions of the loss: the largest gain that its error may hide; a larger gain, by so many of its errors, ends the plateau.
+UNSURE, AGAIN, ERRORS = 0.02, 0.005, 4.0
 
 HIDDEN = 1.2  # standard errors within which a gain is none
-
-# A loss has stopped that fell by so many standard errors and by so much of itself, in the second half of that time at least by
-# so much of the first half's gain: one that slowed down gradually has converged. Then it gained less than that share.
-ERRORS, FELL, STEADY, STOPPED = 4.0, 0.02, 0.5, 0.1
 
 FALLING = 0.98  # Fraction of the learning rate at the first block. Below it a schedule ends, and a plateau is normal.
 
@@ -109,11 +102,6 @@ class LossPlateau:
         if fires and (ending or gain > self._again * level + ERRORS * self._error):
             self._still = 0
             yield self._episode.end(at, "the learning rate falls" if ending else f"loss {number(level)} falls again")
-        elif not ending and not fires and (fell := _stopped(self._blocks)):
-            half = number(BLOCKS // 2 * self._merged * BLOCK)
-            text = f"loss {number(self._blocks[-1])} at step {number(step)} has not fallen in the last {half} samples"
-            yield self._episode.report("info", at, f"{text}, after {number(fell)} in the {half} before")
-            del self._blocks[: BLOCKS // 2], self._rates[: BLOCKS // 2]
         elif abs(gain) < hides < UNSURE * level and not ending:
             self._still += 1
             if not fires and self._still >= BLOCKS // 2:
@@ -129,22 +117,11 @@ class LossPlateau:
             self._merged *= 2
 
 
-def _stopped(blocks: list[float]) -> float:
-    """Return by how much the loss fell until it stopped in the middle of *blocks*; 0 if it did not."""
-    middle, quarter = BLOCKS // 2, BLOCKS // 4
-    if blocks[0] - blocks[middle] < FELL * abs(blocks[-1]):
-        return 0.0
-    fell, error = _gain(blocks[:middle])
-    lately, unsure = _gain(blocks[middle:])
-    if fell < max(ERRORS * error, abs(lately) / STOPPED, unsure / (2 * STOPPED), FELL * abs(blocks[-1])):
-        return 0.0
-    return fell if _gain(blocks[quarter:middle])[0] >= STEADY * _gain(blocks[:quarter])[0] else 0.0
-
-
 def _gain(blocks: list[float]) -> tuple[float, float]:
     """Return how much the loss fell over *blocks*, and the standard error of that."""
     many = len(blocks)
-    slope = median((blocks[b] - blocks[a]) / (b - a) for a in range(many) for b in range(a + 1, many))
+    slopes = [(b - a) / apart for apart in range(1, many) for a, b in zip(blocks, blocks[apart:], strict=False)]
+    slope = median(slopes)
     rests = [block - slope * index for index, block in enumerate(blocks)]
     noise = middle_and_spread(rests)[1]
     # The variance of a slope over n evenly spaced blocks is about 12 / n**3 times that of a block; here it is for n.

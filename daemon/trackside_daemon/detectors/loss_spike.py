@@ -2,22 +2,56 @@
 
 Up to three high samples are a hard batch: real runs have many, and they do no harm. Four make it a spike, if most samples
 since the jump are high. Both are information: `LossDiverging` warns if the loss does not come back.
+
+A jump stands out above the losses before it, as a person who sees the curve would say. The level is the median of the last seven:
+few, so that it follows a falling curve. The noise comes from the last 128 distances to the level: many, so that it is stable. The
+median distance is subtracted first, because on a falling curve all numbers lie below the level. The larger the jump relative to
+the level, the fewer deviations from the noise it needs. The law was fitted to people's labels of real training logs. Where such
+jumps come often, they are noise.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from math import inf
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import HUGE, Episode, Test
-from trackside_daemon.detectors.outlier import Jump, Jumps
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.records import STEP
+from trackside_daemon.model.robust import NORMAL, SortedWindow, last_digit, spread_of
 from trackside_daemon.model.text import factor, number, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.base import Column, Context, Detection
+
+# Number of samples in: the level; the noise; the recent noise. As many numbers as a level has are needed for it, and as many
+# distances for a noise: the 15th number can be a jump.
+NEAR, USUAL, RECENT = 7, 128, 24
+
+# Pairs of robust standard deviations above the level and fraction of the level, as multiples of the thresholds, which are
+# 0.85 of those of the labels: people saw both sides of a jump, the detector sees one. A jump reaches one pair.
+LAW = ((1.0, 1.0), (1.5, 0.5))
+
+CROSSING = 2.5  # the same for the deviations where the level crosses zero: a fraction of it means nothing there
+
+GREAT = (0.75 / DEFAULTS.loss_spike_ratio, 2.0)
+"""A jump that is obvious by the last 24 distances: multiple of the fraction of the level, and factor over the largest of them.
+
+It catches what the 128 distances hide when the noise was larger a while ago.
+"""
+
+# A jump must be larger, by this factor, than the seventh largest of the last 64 blocks of 8 distances: a series with many
+# outliers has them by nature, as diffusion, flows and small batches do. Blocks, because a jump may last.
+UNLIKE, LIKE = 1.5, 7
+BLOCK, BLOCKS = 8, 64
+
+# Noise that grew by this factor in the last 12 distances replaces the older one, as after a change of the learning
+# rate.
+GROWN, SHORTLY = 2.5, 12
 
 MOVED = 2.0  # factor over its own median from which a gradient norm moved together with the loss
 
@@ -28,6 +62,105 @@ BACK, GIVEN_UP = 5, 64
 
 # Deviations and fraction of the level above which a sample is still high. A spike decays, so it is less than a jump.
 ABOVE = 4.0, 0.1
+
+
+class Jump(NamedTuple):
+    """A number that stands out.
+
+    Attributes:
+        before: The level before it.
+        noise: A robust standard deviation of the numbers before it.
+        height: The distance above the level.
+    """
+
+    before: float
+    noise: float
+    height: float
+
+
+class Jumps:
+    """The jumps in one series of finite numbers.
+
+    Args:
+        scales: Robust standard deviations by which a number must stand out.
+        ratio: Fraction of the level by which it must stand out.
+    """
+
+    def __init__(self, *, scales: float, ratio: float) -> None:
+        self._law = tuple((scales * least, ratio * fraction) for least, fraction in LAW)
+        self._crossing = scales * CROSSING
+        self._great = ratio * GREAT[0]
+        self._near = SortedWindow(NEAR)
+        self._heights: deque[float] = deque(maxlen=USUAL)  # distances above the level
+        self._peaks = SortedWindow(BLOCKS)
+        self._peak = -inf
+        self._count = 0
+        self._judged: tuple[int, list[Test]] = (0, [])
+        """The count after the last number that was near a jump, and its tests."""
+
+    def add(self, value: float) -> Jump | None:
+        """Add the next number and return its jump, if it is one."""
+        near, heights, jump = self._near, self._heights, None
+        if len(near.ordered) == NEAR:
+            before = near.ordered[NEAR // 2]
+            height = value - before
+            if height > self._law[-1][1] * abs(before) and len(heights) >= NEAR:
+                jump = self._judge(before, height, value)
+            heights.append(height)
+            self._peak = max(self._peak, height)
+            self._count += 1
+            if self._count % BLOCK == 0:
+                self._peaks.add(self._peak)
+                self._peak = -inf
+        near.add(value)
+        return jump
+
+    def clear(self) -> None:
+        """Forget all numbers."""
+        self._near.clear()
+        self._heights.clear()
+        self._peaks.clear()
+        self._peak = -inf
+
+    def explain(self) -> Iterator[Test]:
+        """Yield the tests of the last number, as far as they were needed."""
+        if len(self._heights) <= NEAR:
+            yield Test("samples", len(self._near) + len(self._heights), 2 * NEAR)
+            return
+        height = self._heights[-1]
+        before = self._near.arrived[-1] - height
+        yield Test("rise above the level", height, self._law[-1][1] * abs(before))
+        if self._judged[0] == self._count:
+            yield from self._judged[1]
+
+    def _judge(self, before: float, height: float, value: float) -> Jump | None:
+        heights = [*self._heights]
+        recent = heights[-RECENT:]
+        heights.sort()  # only here, as jumps are rare
+        centre, noise = median(heights), spread_of(heights)
+        tests = [Test("rise, with the noise of 128 samples", height - centre, self._law[0][0] * noise)]
+        self._judged = self._count + 1, tests
+        if height - centre < self._law[0][0] * noise and height < self._great * abs(before):
+            return None
+        peaks = self._peaks.ordered
+        if len(peaks) >= LIKE:  # else few jumps are known, and none is usual
+            tests.append(Test("rise, with those of recent blocks", height, UNLIKE * peaks[-LIKE]))
+            if height < UNLIKE * peaks[-LIKE]:
+                return None
+        lately = [abs(other - centre) for other in recent]
+        if len(lately) >= SHORTLY:
+            shortly = NORMAL * median(lately[-SHORTLY:])
+            noise = shortly if shortly > GROWN * noise else noise
+        noise = max(noise, last_digit([*self._near.ordered, value]))
+        deviations = (height - centre) / noise if noise else inf
+        crosses = self._near.ordered[0] <= 0 <= self._near.ordered[-1]
+        law = min(least for least, part in self._law if height > part * abs(before))
+        needed = self._crossing if crosses else law
+        tests.append(Test("standard deviations, with the latest noise", deviations, needed))
+        high = self._near.ordered[0] > 0 and height >= max(self._great * before, GREAT[1] * max(recent))
+        if deviations >= needed or (high and height - centre >= self._law[0][0] * NORMAL * median(lately)):
+            return Jump(before, noise, height)
+        return None
 
 
 class LossSpike:

@@ -77,7 +77,7 @@ class MemoryLeak:
     def __init__(self, *, limit: float | None = None, grew: float = DEFAULTS.leak_ratio) -> None:
         self.limit = limit
         self._grew = grew
-        self._open: list[list[Bin]] = [[] for _ in range(SIZES)]
+        self._open: list[list[tuple[float, int, float]]] = [[] for _ in range(SIZES)]
         self._bins: list[deque[Bin]] = [deque(maxlen=BEFORE + BINS) for _ in range(SIZES)]
         self._hits = [0] * SIZES
         self._episode = Episode("HostMemoryLeak")
@@ -88,15 +88,15 @@ class MemoryLeak:
         first = self._open[0]
         for at, (step, time, level) in enumerate(zip(*column, strict=True)):
             if 0 < level < inf:
-                first.append(Bin(level, step, time))
+                first.append((level, step, time))
                 if len(first) == BIN:
                     yield from self._close(at, 0)
 
     def _close(self, at: int, size: int) -> Iterator[Detection]:
         """Judge a full bin of *size*, and add it to the next larger bin."""
         filled = self._open[size]
-        last = filled[-1]
-        least = Bin(min(part.least for part in filled), filled[0].step, filled[0].time)
+        last = Bin(*filled[-1])
+        least = Bin(min(filled)[0], *filled[0][1:])
         filled.clear()
         self._bins[size].append(least)
         if len(self._bins[size]) >= BINS:

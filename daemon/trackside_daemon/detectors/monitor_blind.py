@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.run_view import RunClock, RunProgress
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Sample
-    from trackside_daemon.model.records import Alert
 
 QUIET = 300.0  # seconds without a further loss after which the alert ends
 MANY = 10  # Lost messages from which the severity is warning. Fewer are a gap of seconds, reported as info.
@@ -58,16 +57,12 @@ class RunBlind(RunAlert):
     """
 
     alert = "MonitorBlind"
+    ends = "run {run} no longer loses pushed values"
 
     def __init__(self, run: RunProgress) -> None:
         super().__init__(run)
         self._lost = 0
         self._at = 0.0
-        self._severity: Severity | None = None
-
-    def restore(self, kept: Alert) -> None:
-        """Continue an alert of the previous daemon."""
-        self._severity = "info" if kept.severity == "info" else "warning"
 
     def gap(self, messages: int, at: float) -> None:
         """Count *messages* that a client dropped, reported *at* this time in watched seconds."""
@@ -82,23 +77,13 @@ class RunBlind(RunAlert):
         if clock.at - self._at > QUIET:
             yield from self.end(clock)
         elif self._severity not in {severity, "warning"}:
-            self._severity = severity
-            yield self._finding(severity, clock)
+            what = "1 message of pushed values is"
+            if self._lost > 1:
+                what = f"{number(self._lost)} messages of pushed values are"
+            text = f"{what} lost: the spool of run {self._run.name} was full while no daemon accepted them"
+            yield self.report(severity, clock, text, TROUBLES["MonitorBlind"].advice("run"))
 
-    def end(self, clock: RunClock) -> Iterator[Finding]:
+    def end(self, clock: RunClock, since: float | None = None) -> Iterator[Finding]:
         """End the alert, because nothing more is lost or the run has ended."""
-        if self._severity is not None:
-            text = f"run {self._run.name} no longer loses pushed values"
-            yield self._run.finding("MonitorBlind", self._severity, clock.now, text, over=True)
-        self._lost, self._severity = 0, None
-
-    def _finding(self, severity: Severity, clock: RunClock) -> Finding:
-        run = self._run
-        what = (
-            "1 message of pushed values is"
-            if self._lost == 1
-            else f"{number(self._lost)} messages of pushed values are"
-        )
-        text = f"{what} lost: the spool of run {run.name} was full while no daemon accepted them"
-        advice = TROUBLES["MonitorBlind"].advice("run")
-        return run.finding("MonitorBlind", severity, clock.now, text, advice)
+        yield from super().end(clock, since)
+        self._lost = 0

@@ -23,7 +23,7 @@ from trackside_daemon.detectors.nonfinite import NonFinite, NonFiniteNorm
 from trackside_daemon.detectors.overfitting import Overfitting
 from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
-from trackside_daemon.detectors.throughput import SlowDrift, Throughput
+from trackside_daemon.detectors.throughput import Throughput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -73,7 +73,6 @@ _DETECTORS: dict[str, Callable[[DetectorThresholds, float], tuple[Detector, ...]
     "duration": lambda t, lost: (
         SlowStep(ratio=t.slow_step_ratio, scales=t.slow_step_scales, lost=lost),
         Throughput(ratio=t.throughput_ratio, lost=lost),
-        SlowDrift(ratio=t.throughput_ratio, lost=lost),
     ),
     "memory": lambda t, _: (MemoryLeak(grew=t.leak_ratio),),
     "reward": lambda t, _: (rl.RewardCollapse(t.reward_collapse_ratio),),

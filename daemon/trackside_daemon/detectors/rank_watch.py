@@ -14,7 +14,7 @@ from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
 from trackside_daemon.model.families.training import STATE
-from trackside_daemon.model.finding import SEVERITIES, Finding
+from trackside_daemon.model.finding import Finding, severity_of
 from trackside_daemon.model.records import ENDED, OF_BATCHES, STEP, BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -158,7 +158,7 @@ class _WatchedRank:
     def restored_finding(self, kept: Alert) -> Finding:
         """Return a finding that continues an alert of an earlier daemon, with the same texts."""
         labels = self._labels(kept.labels.get("key", ""))
-        severity: Severity = next((level for level in SEVERITIES if level == kept.severity), "warning")
+        severity = severity_of(kept.severity)
         return Finding(kept.alert, severity, labels, kept.started, kept.summary, kept.description, run=self.run)
 
     def end(self, why: str) -> Iterator[Finding]:
@@ -370,15 +370,12 @@ class RankWatch:
                 del self._attempts[next(iter(self._attempts))]
         rank = self._ranks.get((session.run, session.rank))
         if rank is None and self._has_room():
-            about = record.hello.about
-            roles = {} if about is None else usable(about.roles)
-            rank = self._watched(record.hello.identity, session.name, session.attempt, record.time, roles)
-            self._ranks[session.run, session.rank] = rank
-        if rank is not None and rank.attempt == session.attempt and not record.again:
-            rank.join()
-            rank.is_gone = False
+            rank = self._ranks[session.run, session.rank] = self._of_session(record)
         if rank is not None and rank.attempt == session.attempt:
             rank.expect(record.hello.total_steps)
+            if not record.again:
+                rank.join()
+                rank.is_gone = False
 
     def _spool_opened(self, record: SessionOpened) -> Iterator[Finding]:
         """Watch what a process that has ended left in its spool, from its first value on."""
@@ -386,12 +383,14 @@ class RankWatch:
             return
         if len(self._spooled) >= SPOOLS:
             yield from self._spooled.pop(next(iter(self._spooled))).end(SPOOL_ENDS)
-        session, about = record.session, record.hello.about
-        roles = {} if about is None else usable(about.roles)
-        rank = self._watched(record.hello.identity, session.name, session.attempt, record.time, roles)
+        rank = self._spooled[record.session.id] = self._of_session(record)
         rank.is_spooled = True
         rank.expect(record.hello.total_steps)
-        self._spooled[session.id] = rank
+
+    def _of_session(self, record: SessionOpened) -> _WatchedRank:
+        session, about = record.session, record.hello.about
+        roles = {} if about is None else usable(about.roles)
+        return self._watched(record.hello.identity, session.name, session.attempt, record.time, roles)
 
     def _watched(
         self, identity: Identity, name: str, attempt: int, time: float, stated: Mapping[str, str]

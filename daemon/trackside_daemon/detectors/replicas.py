@@ -48,6 +48,7 @@ class ReplicasDiffer(RunAlert):
     """`ReplicasDiffer` of one run."""
 
     alert = "ReplicasDiffer"
+    ends = "the ranks of run {run} have the same parameters again, or it has ended"
 
     def __init__(self, run: RunProgress) -> None:
         super().__init__(run)
@@ -56,17 +57,13 @@ class ReplicasDiffer(RunAlert):
         """How many ranks of a group send to this daemon, if some do not."""
         self._equal: dict[Part, int] = {}
         self._differing: dict[Part, _Difference] = {}
-        self._reported: Severity | None = None
-        self._rank: int | None = None
-        """Rank of the alert that was reported: also of what makes it worse and of its end."""
         self._kept: tuple[object, object] | None = None
         """Tensor and part of the alert of an earlier daemon, until they are equal."""
         self._loss_follows = False
 
     def restore(self, kept: Alert) -> None:
         """Continue an alert of the previous daemon until its tensor is equal, or the run has ended."""
-        self._restored, self._reported = kept, "critical" if kept.severity == "critical" else "warning"
-        self._rank = int(kept.labels["rank"]) if kept.labels.get("rank", "").isdecimal() else None
+        super().restore(kept)
         self._kept = kept.evidence.get("tensor"), kept.evidence.get("part")
 
     def accept(self, rank: int, hashes: Iterable[TensorHash]) -> None:
@@ -113,24 +110,21 @@ class ReplicasDiffer(RunAlert):
         elif self._kept is None:
             yield from self.end(clock)
 
-    def end(self, clock: RunClock) -> Iterator[Finding]:
+    def end(self, clock: RunClock, since: float | None = None) -> Iterator[Finding]:
         """End the alert: all parts are equal again, or the run has ended."""
         yield from self._report(clock)
-        if self._reported is not None:
-            text = f"the ranks of run {self._run.name} have the same parameters again, or it has ended"
-            yield self._run.finding(self.alert, self._reported, clock.now, text, rank=self._rank, over=True)
-        self._reported = self._kept = None
+        yield from super().end(clock, since)
+        self._kept = None
         self._differing.clear()
 
     def _report(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what differs, if that is new or worse than was reported."""
         tensors = {name for _, name, _ in self._differing}
         severity: Severity = "critical" if len(tensors) > 1 or self._loss_follows else "warning"
-        if tensors and self._reported not in {severity, "critical"}:
-            begins, self._reported = self._reported is None, severity
-            yield self._finding(severity, tensors, clock, begins=begins)
+        if tensors and self._severity not in {severity, "critical"}:
+            yield self._finding(severity, tensors, clock)
 
-    def _finding(self, severity: Severity, tensors: set[str], clock: RunClock, *, begins: bool) -> Finding:
+    def _finding(self, severity: Severity, tensors: set[str], clock: RunClock) -> Finding:
         found = min(self._differing.values(), key=lambda one: one.first.step)
         first, equal, alone = found[:3]
         which = f"part {first.part + 1:,} of {first.parts:,} of " if first.parts > 1 else ""
@@ -146,9 +140,9 @@ class ReplicasDiffer(RunAlert):
         text = f"{loss}{TROUBLES[self.alert].advice(_case(found, len(tensors)), self._run.name)}"
         step = {"step": first.step, "equal_at_step": equal}
         evidence = {"tensor": first.name, "part": first.part + 1, **step, "ranks_alone": list(alone)}
-        if begins:
+        if self._severity is None:  # what makes it worse, and its end, have the same rank
             self._rank = alone[0] if len(alone) == 1 else None
-        return self._run.finding(self.alert, severity, clock.now, summary, text, rank=self._rank, evidence=evidence)
+        return self.report(severity, clock, summary, text, evidence)
 
 
 def _case(found: _Difference, tensors: int) -> str:

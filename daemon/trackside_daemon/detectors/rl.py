@@ -6,7 +6,7 @@ In: samples of the quantities of `trackside.rl_keys`. Out: detections.
 from __future__ import annotations
 
 from collections import deque
-from math import exp, inf, log, sqrt
+from math import inf, log, sqrt
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE, Episode, Streak
@@ -74,16 +74,15 @@ class ZeroVariance(SampleAlert):
 
     alerts = ("NoLearningSignal",)
 
-    def __init__(self, most: float = DEFAULTS.no_signal_ratio) -> None:
-        super().__init__()
-        self._most = most
+    def __init__(self, most: float) -> None:
+        super().__init__(most)
         self._shares: deque[float] = deque(maxlen=SHARES)
 
     def judge(self, step: int, value: float) -> str | None:
         """Return what changes at this share of groups."""
         self._shares.append(value)
         share = sum(self._shares) / SHARES
-        if len(self._shares) < SHARES or (share >= SHARE_ENDS if self.firing else share < self._most):
+        if len(self._shares) < SHARES or (share >= SHARE_ENDS if self.firing else share < self.most):
             return None
         if self.firing:
             return f"{percent(share)} of the groups have equal rewards at step {number(step)}"
@@ -116,20 +115,12 @@ class ZeroSpread(SampleAlert):
 class KlBlowup(LevelAlert):
     """`KlBlowup`: the policy runs away from its reference, or from the policy before the update.
 
-    The median of 10 samples of the divergence is above a limit, or ten times its highest level before.
-
-    Args:
-        most: The limit, in nats a token.
+    The median of 10 samples of the divergence is above *most* nats a token, or ten times its highest level before.
     """
 
     alerts = ("KlBlowup",)
     spans = 10, 96
-
-    def __init__(self, most: float = DEFAULTS.kl_most) -> None:
-        super().__init__()
-        self._most = most
-        self._limit = most
-        self._highest = 0.0
+    _limit = _highest = 0.0
 
     def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this divergence."""
@@ -138,10 +129,10 @@ class KlBlowup(LevelAlert):
         enough = len(self.before) >= KL_LEAST
         if enough:
             self._highest = max(self._highest, self.usual)
-        known = max(self._highest, KL_FLOOR * self._most)
-        if now <= self._most and not (enough and now > KL_TIMES * known):
+        known = max(self._highest, KL_FLOOR * self.most)
+        if now <= self.most and not (enough and now > KL_TIMES * known):
             return None
-        self._limit = KL_ENDS * (self._most if now > self._most else KL_TIMES * known)
+        self._limit = KL_ENDS * (self.most if now > self.most else KL_TIMES * known)
         rose = enough and 0 < 2 * self.usual < now
         before = f", {factor(now / self.usual)} the {number(self.usual)} before" if rose else ""
         return f"the KL divergence is {number(now)} at step {number(step)}{before}"
@@ -150,19 +141,12 @@ class KlBlowup(LevelAlert):
 class Mismatch(LevelAlert):
     """`TrainInferenceMismatch`: training and generation no longer compute the same probabilities.
 
-    The difference of the log probabilities leaves its noise band, or is above a limit.
-
-    Args:
-        most: The limit, in nats.
+    The difference of the log probabilities leaves its noise band, or is above *most* nats.
     """
 
     alerts = ("TrainInferenceMismatch",)
     spans = 8, 128
-
-    def __init__(self, most: float = DEFAULTS.mismatch_most) -> None:
-        super().__init__()
-        self._most = most
-        self._limit = most
+    _limit = 0.0
 
     def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this difference."""
@@ -173,8 +157,8 @@ class Mismatch(LevelAlert):
         if len(self.before) >= MISMATCH_LEAST and now > self._band(usual := self.usual):
             self._limit = usual + MISMATCH_ENDS * (now - usual)
             how = f", {factor(now / usual)} the usual {number(usual)}" if usual else ", usually not"
-        elif now > self._most:
-            self._limit = MISMATCH_ENDS * self._most
+        elif now > self.most:
+            self._limit = MISMATCH_ENDS * self.most
         else:
             return None
         return f"training and generation differ by {number(now)} at step {number(step)}{how}"
@@ -182,53 +166,42 @@ class Mismatch(LevelAlert):
     def _band(self, usual: float) -> float:
         """Return the end of the noise band."""
         spread = MISMATCH_SPREADS * self.before.spread()
-        return max(MISMATCH_TIMES * usual, usual + spread, self._most / 100)
+        return max(MISMATCH_TIMES * usual, usual + spread, self.most / 100)
 
 
 class ImportanceRatio(LevelAlert):
-    """`TrainInferenceMismatch`: the importance ratios collapse or explode, as the median of 12 samples.
-
-    Args:
-        most: The factor from 1, up or down.
-    """
+    """`TrainInferenceMismatch`: the median of 12 importance ratios is *most* times 1, or a part of 1 as small."""
 
     alerts = ("TrainInferenceMismatch",)
     spans = 12, 1
 
-    def __init__(self, most: float = DEFAULTS.importance_ratio_most) -> None:
-        super().__init__()
-        self._most = log(most)
-
     def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this ratio."""
-        away = abs(log(now)) if now > 0 else 2 * self._most
-        if away >= MISMATCH_ENDS * self._most if self.firing else away <= self._most:
+        most = log(self.most)
+        away = abs(log(now)) if now > 0 else 2 * most
+        if away >= MISMATCH_ENDS * most if self.firing else away <= most:
             return None
         text = f"the mean importance ratio is {number(now)} at step {number(step)}"
         if self.firing:
             return text
-        usual = f"{number(exp(-self._most))} to {number(exp(self._most))} is usual"
+        usual = f"{number(1 / self.most)} to {number(self.most)} is usual"
         return f"{text}; it is 1 if training and generation agree, and {usual}"
 
 
 class Truncation(LevelAlert):
-    """`TruncationRising`: the median share of responses that the limit of the length cuts, over 10 samples, is above a threshold."""
+    """`TruncationRising`: the median share of responses that the limit of the length cuts, over 10 samples, is *most* or above."""
 
     alerts = ("TruncationRising",)
     spans = 10, 64
 
-    def __init__(self, most: float = DEFAULTS.truncated_ratio) -> None:
-        super().__init__()
-        self._most = most
-
     def judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at this share."""
         if self.firing:
-            ends = now < CUT_ENDS * self._most
+            ends = now < CUT_ENDS * self.most
             return f"{percent(now)} of the responses are cut at step {number(step)}" if ends else None
-        if now < self._most:
+        if now < self.most:
             return None
-        before = f", {percent(self.usual)} before" if len(self.before) and self.usual < self._most else ""
+        before = f", {percent(self.usual)} before" if len(self.before) and self.usual < self.most else ""
         return f"the limit cuts {percent(now)} of the responses at step {number(step)}{before}"
 
 

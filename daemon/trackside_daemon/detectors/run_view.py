@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trackside_daemon.detectors.pace import Longest, PushPace
 from trackside_daemon.model.families import training as f
-from trackside_daemon.model.finding import SEVERITIES, Finding
+from trackside_daemon.model.finding import Finding, severity_of
 from trackside_daemon.model.metric import Distribution
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.model.stall import Stall
+from trackside_daemon.model.text import number
 from trackside_daemon.model.time_ledger import SYNC_PHASES
 
 if TYPE_CHECKING:
@@ -181,8 +182,8 @@ class RunProgress:
 
     def restored_finding(self, kept: Alert, time: float) -> Finding:
         """Return a finding that continues an alert of an earlier daemon, with the same texts."""
-        severity: Severity = next((level for level in SEVERITIES if level == kept.severity), "warning")
         labels = tuple(sorted(kept.labels.items()))
+        severity = severity_of(kept.severity)
         return Finding(kept.alert, severity, labels, time, kept.summary, kept.description, run=self.id)
 
     @property
@@ -311,11 +312,11 @@ class RunProgress:
 
 
 class RunAlert:
-    """An alert of one run: a warning from the finding that begins it, or from that of an earlier daemon, until it is over.
+    """An alert of one run, or of a rank of it, from the finding that begins it, or that of an earlier daemon, until it is over.
 
     Attributes:
         alert: Its name.
-        ends: What the run does when it is over.
+        ends: The text of its end; ``{run}``, ``{rank}`` and ``{at}`` stand for the run's name, the rank and the step.
     """
 
     alert: str
@@ -323,12 +324,16 @@ class RunAlert:
 
     def __init__(self, run: RunProgress) -> None:
         self._run = run
-        self._firing = False
+        self._severity: Severity | None = None
+        """The severity that was reported last; None while it does not fire."""
+        self._rank: int | None = None
         self._restored: Alert | None = None
 
     def restore(self, kept: Alert) -> None:
         """Continue an alert of the previous daemon until it is over."""
-        self._restored, self._firing = kept, True
+        self._restored, self._severity = kept, severity_of(kept.severity)
+        rank = kept.labels.get("rank", "")
+        self._rank = int(rank) if rank.isdecimal() else None
 
     def restored(self, clock: RunClock) -> Iterator[Finding]:
         """Yield the finding of a restored alert, once."""
@@ -340,11 +345,21 @@ class RunAlert:
         """Yield what has changed since the last call."""
         raise NotImplementedError
 
-    def end(self, clock: RunClock) -> Iterator[Finding]:
-        """End the alert, because its trouble is over or the run has ended."""
-        if self._firing:
-            yield self._run.finding(self.alert, "warning", clock.now, f"run {self._run.name} {self.ends}", over=True)
-        self._firing = False
+    def report(
+        self, severity: Severity, clock: RunClock, summary: str, text: str, evidence: Mapping[str, object] | None = None
+    ) -> Finding:
+        """Return the finding that begins or changes the alert."""
+        self._severity = severity
+        return self._run.finding(self.alert, severity, clock.now, summary, text, rank=self._rank, evidence=evidence)
+
+    def end(self, clock: RunClock, since: float | None = None) -> Iterator[Finding]:
+        """End the alert, because its trouble is over, *since* a Unix time, or the run has ended."""
+        run, time = self._run, clock.now if since is None else since
+        if self._severity is not None:
+            at = "" if run.high is None else f": step {number(run.high)}"
+            text = self.ends.format(run=run.name, rank=self._rank, at=at)
+            yield run.finding(self.alert, self._severity, time, text, rank=self._rank, over=True)
+        self._severity = self._rank = None
 
 
 def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> float:

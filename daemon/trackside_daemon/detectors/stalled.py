@@ -31,15 +31,11 @@ class Stalled(RunAlert):
     """`TrainingStalled` of one run: all its ranks are silent."""
 
     alert = "TrainingStalled"
-
-    def __init__(self, run: RunProgress) -> None:
-        super().__init__(run)
-        self._severity: Severity | None = None
+    ends = "run {run} is no longer stalled{at}"
 
     def restore(self, kept: Alert) -> None:
         """Continue an alert of the previous daemon until a rank makes a step."""
-        self._restored = kept
-        self._severity = "critical" if kept.severity == "critical" else "warning"
+        super().restore(kept)
         self._run.stalled = self._run.restored = True
 
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
@@ -55,18 +51,13 @@ class Stalled(RunAlert):
             yield from self.end(clock)
         severity = self._judge(clock.at - run.at)
         if severity is not None and self._severity not in {severity, "critical"}:
-            self._severity = severity
             run.stalled = True
             yield self._finding(severity, clock)
 
-    def end(self, clock: RunClock) -> Iterator[Finding]:
+    def end(self, clock: RunClock, since: float | None = None) -> Iterator[Finding]:
         """End the alert, because the run continues or has ended."""
-        run = self._run
-        if self._severity is not None:
-            went = "" if run.high is None else f": step {number(run.high)}"
-            text = f"run {run.name} is no longer stalled{went}"
-            yield run.finding("TrainingStalled", self._severity, clock.now, text, over=True)
-        self._severity, self._restored, run.stalled, run.restored = None, None, False, False
+        yield from super().end(clock, since)
+        self._restored, self._run.stalled, self._run.restored = None, False, False
 
     def _judge(self, silence: float) -> Severity | None:
         run = self._run
@@ -94,18 +85,18 @@ class Stalled(RunAlert):
         summary = standing(run.name, since, run.high) + _who(ranks)
         evidence = {"since": since, "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)}}
         text = f"{usual} {_advice(self.alert, run)}"
-        return run.finding("TrainingStalled", severity, clock.now, summary, text, evidence=evidence)
+        return self.report(severity, clock, summary, text, evidence)
 
 
 class RankSilent(RunAlert):
     """`RankSilent` of one run: a rank stopped pushing while others continue. Of several, the first is reported."""
 
     alert = "RankSilent"
+    ends = "rank {rank} of run {run} is no longer silent"
 
     def __init__(self, run: RunProgress, floor: float) -> None:
         super().__init__(run)
         self._floor = floor / 2
-        self._reported: RankProgress | None = None
         self._expected: int | None = None
 
     def restore(self, kept: Alert) -> None:
@@ -121,9 +112,9 @@ class RankSilent(RunAlert):
         run = self._run
         rank = None if self._expected is None else run.ranks.get(self._expected)
         if rank is not None and rank.pushed_at is not None:
-            self._reported, self._expected = rank, None
+            self._expected = None
             yield self._finding(rank, clock.at - rank.at, clock)
-        if self._reported is not None and self._reported.number not in run.silent:
+        if self._rank is not None and self._rank not in run.silent:
             yield from self.end(clock)
         if len(run.order) < 2 or run.stalled or clock.at - run.at > self._floor / 2:
             return  # all are silent
@@ -134,20 +125,11 @@ class RankSilent(RunAlert):
             if rank.pushes <= ENOUGH or silence <= allowed_rank(rank) or _is_ahead(rank, run):
                 continue
             run.silent.add(rank.number)
-            if self._reported is None:
-                self._reported = rank
+            if self._rank is None:
                 yield self._finding(rank, silence, clock)
 
-    def end(self, clock: RunClock) -> Iterator[Finding]:
-        """End the alert, because the rank pushes again or the run has ended."""
-        if self._reported is not None:
-            number = self._reported.number
-            text = f"rank {number} of run {self._run.name} is no longer silent"
-            yield self._run.finding("RankSilent", "warning", clock.now, text, rank=number, over=True)
-        self._reported = None
-
     def _finding(self, rank: RankProgress, silence: float, clock: RunClock) -> Finding:
-        run = self._run
+        run, self._rank = self._run, rank.number
         others = sum(clock.at - other.at > silence / 2 for other in run.order.values()) - 1
         more = f", and so have {others} more ranks" if others > 1 else ", and so has one more" if others else ""
         since = clock.now - silence
@@ -157,7 +139,7 @@ class RankSilent(RunAlert):
         )
         text = f"Its longest recent pause was {duration(rank.longest.seconds)}. {_advice(self.alert, run)}"
         evidence = {"since": since, "ranks": {str(rank.number): _last(rank)}}
-        return run.finding("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
+        return self.report("warning", clock, summary, text, evidence)
 
 
 def allowed(run: RunProgress, pausing: set[int]) -> float:

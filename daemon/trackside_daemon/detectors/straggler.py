@@ -55,6 +55,7 @@ class Straggler(RunAlert):
     """
 
     alert = "StragglerRank"
+    ends = "rank {rank} of run {run} is as fast as the others again"
 
     def __init__(self, run: RunProgress, window: float, slower: float) -> None:
         super().__init__(run)
@@ -69,12 +70,11 @@ class Straggler(RunAlert):
         # Spreads the comparisons of many runs over the ticks; hash() of a text would differ after each restart.
         self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * window
         self._steps = 0.0
-        self._reported: int | None = None
 
     def restore(self, kept: Alert) -> None:
         """Continue an alert of the previous daemon, as if the rank had been slow in all windows."""
-        self._restored, self._reported = kept, int(kept.labels.get("rank", 0))
-        self._slow[self._reported] = _MASK
+        super().restore(kept)
+        self._slow[self._rank or 0] = _MASK
 
     def shown(self) -> Iterator[Batch]:
         """Yield the ratios of the last window, once."""
@@ -99,12 +99,9 @@ class Straggler(RunAlert):
 
     def end(self, clock: RunClock, since: float | None = None) -> Iterator[Finding]:
         """End the straggler: it is as fast as the others *since* a Unix time, or has ended."""
-        if self._reported is not None:
-            text = f"rank {self._reported} of run {self._run.name} is as fast as the others again"
-            at = clock.now if since is None else since
-            yield self._run.finding("StragglerRank", "warning", at, text, rank=self._reported, over=True)
-            self._slow[self._reported] = 0
-        self._reported = None
+        if self._rank is not None:
+            self._slow[self._rank] = 0
+        yield from super().end(clock, since)
         if self._run.state:
             self._ratios = {}
 
@@ -135,19 +132,19 @@ class Straggler(RunAlert):
         least = max(self._slower * usual, slow_from(times.values()))
         for number, time in times.items():
             is_slow = time > least > 0
-            if number == self._reported and not is_slow and self._slow.get(number, 0) & 1:
+            if number == self._rank and not is_slow and self._slow.get(number, 0) & 1:
                 self._calm_since = began
             self._slow[number] = (self._slow.get(number, 0) << 1 | is_slow) & _MASK
             is_far = is_slow and time > (1 + FAR * (self._slower - 1)) * usual
             self._far[number] = (self._far.get(number, 0) << 1 | is_far) & _LATEST
             if not is_slow:
                 self._past.setdefault(number, deque(maxlen=WINDOWS)).append(time)
-        if self._reported is not None and not self._slow.get(self._reported, 0) & _LATEST:
+        if self._rank is not None and not self._slow.get(self._rank, 0) & _LATEST:
             yield from self.end(clock, self._calm_since)
         slow = {number: time for number, time in times.items() if self._is_straggler(number)}
-        if self._reported is None and slow:
-            self._reported = max(slow, key=lambda number: slow[number])
-            most = excess(each, list(phases).index(self._reported))
+        if self._rank is None and slow:
+            self._rank = max(slow, key=lambda number: slow[number])
+            most = excess(each, list(phases).index(self._rank))
             yield self._finding(slow, usual, most, clock)
 
     def _is_straggler(self, number: int) -> bool:
@@ -156,11 +153,11 @@ class Straggler(RunAlert):
         return bool(slow & 1) and ((far & 1 and far.bit_count() >= MOST) or slow.bit_count() >= SHARE * WINDOWS)
 
     def _finding(self, slow: Mapping[int, float], usual: float, most: Excess, clock: RunClock) -> Finding:
-        run, number, others = self._run, self._reported or 0, len(slow) - 1
+        number, others = self._rank or 0, len(slow) - 1
         time = slow[number]
         more = f"; {others} more ranks are slow too" if others > 1 else "; one more rank is slow too" if others else ""
         factor = f"{time / usual:.2f} times the {duration(usual)}" if usual > 0 else "while others take no time"
-        summary = f"rank {number} of run {run.name} needs {duration(time)} per step, without waiting, {factor} of the median rank; {most.text(number)}{more}"
+        summary = f"rank {number} of run {self._run.name} needs {duration(time)} per step, without waiting, {factor} of the median rank; {most.text(number)}{more}"
         past = self._past.get(number, ())
         own = lower_median(past) if len(past) >= BEFORE else 0.0
         before = (
@@ -175,4 +172,4 @@ class Straggler(RunAlert):
             f"{TROUBLES['StragglerRank'].advice()}"
         )
         evidence = {"value": time, "usual": usual} | ({"past": own} if own > 0 else {})
-        return run.finding("StragglerRank", "warning", clock.now, summary, text, rank=number, evidence=evidence)
+        return self.report("warning", clock, summary, text, evidence)

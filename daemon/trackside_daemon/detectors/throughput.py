@@ -1,10 +1,7 @@
-"""Detect steps that became slower and stay slower: at once, or bit by bit over thousands of steps, as on a laptop that grows warm."""
+"""Detect steps that became slower and stay slower."""
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import pairwise
-from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
@@ -32,12 +29,6 @@ WORTH = 60.0  # seconds lost from which it is a warning; less is info
 # seconds is judged by its own length.
 SHARE = 0.1
 SCALES = 3.0
-
-# Samples whose median is a level, and levels whose median is compared, to find a slow drift: 1,000 samples.
-DRIFT_BLOCK, DRIFT_BLOCKS = 100, 10
-
-# Share of the whole rise that one block may add: beyond that the steps became slower at once, which is another detection.
-AT_ONCE = 0.5
 
 
 class Throughput:
@@ -124,61 +115,3 @@ class Throughput:
             before, self._loses = self._loses, self._loses + BLOCK * (level - usual)
             if before < WORTH <= self._loses:
                 yield self._found(at, step, level)
-
-
-class SlowDrift:
-    """`ThroughputRegression`, once: 1,000 samples take *ratio* times as long as the fastest 1,000 before, without a leap.
-
-    They must also lose *lost* seconds.
-    """
-
-    alerts: tuple[str, ...] = ("ThroughputRegression",)
-
-    def __init__(self, *, ratio: float = DEFAULTS.throughput_ratio, lost: float = 0.0) -> None:
-        self._ratio = ratio
-        self._lost = lost
-        self._block: list[float] = []
-        self._levels: deque[float] = deque(maxlen=DRIFT_BLOCKS)
-        self._fastest = float("inf")
-        self._since = 0
-        self._leap = 0.0
-        self._episode = Episode("ThroughputRegression")
-        self._is_over = False
-
-    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """Yield what the next durations show, in seconds per step."""
-        if context.phase in PAUSES or self._is_over:
-            return
-        for at, (step, seconds) in enumerate(zip(column.steps, column.values, strict=True)):
-            if 0 < seconds < float("inf"):
-                self._block.append(seconds)
-                if len(self._block) == DRIFT_BLOCK:
-                    level = median(self._block)
-                    self._block.clear()
-                    yield from self._judge(at, step, level)
-
-    def _judge(self, at: int, step: int, level: float) -> Iterator[Detection]:
-        self._levels.append(level)
-        self._leap = max(self._leap, level - self._levels[-2] if len(self._levels) > 1 else 0.0)
-        episode = self._episode
-        if episode.fires or self._is_over:
-            episode.follow(calm=False)
-            if episode.seen == DRIFT_BLOCKS - 1:
-                self._is_over = True
-                samples = DRIFT_BLOCK * DRIFT_BLOCKS
-                yield episode.end(
-                    at, f"steps have taken {duration(level)} for {samples:,} samples: this is the new normal"
-                )
-            return
-        if len(self._levels) < DRIFT_BLOCKS:
-            return
-        now = median(self._levels)
-        rise = now - self._fastest
-        if rise < 0:
-            self._fastest, self._since = now, step
-            self._leap = max(after - before for before, after in pairwise(self._levels))
-            return
-        loses = DRIFT_BLOCK * DRIFT_BLOCKS * rise
-        if now > self._ratio * self._fastest and self._leap < AT_ONCE * rise and loses >= self._lost:
-            more = f"{percent(rise / self._fastest)} more than the {duration(self._fastest)} up to step {self._since:,}"
-            yield episode.report("info", at, f"steps take {duration(now)}, {more}: they became slower bit by bit")

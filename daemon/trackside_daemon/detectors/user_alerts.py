@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.model.finding import SEVERITIES, Finding
+from trackside_daemon.model.finding import Finding, severity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.run_view import RunClock
-    from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.records import Event
 
 APART = 60.0  # Seconds between two alerts of a run. Those in between are only counted.
@@ -45,7 +44,6 @@ class UserAlerts:
         yield self._finding(event, name, clock)
 
     def _finding(self, event: Event, name: str, clock: RunClock) -> Finding:
-        severity: Severity = next((level for level in SEVERITIES if level == event.fields.get("severity")), "warning")
         rank = str(event.rank or 0)
         left_out = self._left_out.pop(event.run, 0)
         more = (
@@ -56,6 +54,7 @@ class UserAlerts:
         text = "\n".join(filter(None, (_cut(str(event.fields.get("text", "")), TEXT), source, more)))
         labels = (("rank", rank), ("run", name))
         title = _cut(str(event.fields.get("title", "")), TITLE) or "an alert without a title"
+        severity = severity_of(event.fields.get("severity"))
         return Finding("UserAlert", severity, labels, event.time or clock.now, title, text, once=True, run=event.run)
 
 

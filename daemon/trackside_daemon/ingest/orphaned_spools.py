@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trackside.transport.sender import Sender
     from trackside.wire import Hello
 
-SEARCH_SECONDS = 5.0  # how often new spools are searched for
+SEARCH_SECONDS = 2.0  # how often new spools are searched for
 
 log = logging.getLogger("trackside")
 
@@ -69,14 +69,15 @@ class OrphanedSpools:
             self._search.start()
 
     def _begin(self) -> bool:
-        """Start the sender if there is a spool; return whether it need not be tried again."""
-        if not any(True for place in self._places for _ in place.glob("*.spool")):
+        """Start the sender if an ended process has left a spool; return whether it need not be tried again."""
+        if next(orphaned_hellos(self._places, machine_id()), None) is None:
             return False
         # Not before there is a spool, since ZeroMQ takes 6 MiB and two threads.
-        from trackside.transport.sender import Sender
+        from trackside.transport.sender import Sender, SenderIntervals
 
+        intervals = SenderIntervals(sweep=SEARCH_SECONDS)
         try:
-            self._sender = Sender(str(self._endpoint), spools=self._places, machine=machine_id())
+            self._sender = Sender(str(self._endpoint), spools=self._places, machine=machine_id(), intervals=intervals)
         except (OSError, RuntimeError) as error:
             log.warning("the spools of ended processes are not read: %s", error)
         return True

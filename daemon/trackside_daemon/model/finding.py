@@ -7,6 +7,11 @@ Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")  # from the least to the most severe
 
 
+def severity_of(stored: object) -> Severity:
+    """Return a severity that was stored or sent; a warning if it is none."""
+    return next((level for level in SEVERITIES if level == stored), "warning")
+
+
 class Finding(NamedTuple):
     """A problem that a detector or a rule has found, or the end of one. Alert and labels identify it.
 

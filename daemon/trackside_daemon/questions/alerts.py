@@ -88,7 +88,8 @@ class Batches(OfRun, frozen=True, kw_only=True):
     fields = ("batches",)
     about = (
         "Alerts about the loss or the gradients have the batches of the step at which they began, and with before of "
-        "the step before; alert is the id. With step, a live run is asked too, whose ranks keep some last steps. "
+        "the step before; alert is the id. With step, a live run is asked too, whose ranks keep some last steps: "
+        "the rank, or the first 64. "
         "samples has indices in the data set, or its own ids, and names of some; of a large batch only a part, of "
         "which count is the whole. why says why they are unknown."
     )
@@ -104,8 +105,8 @@ class Batches(OfRun, frozen=True, kw_only=True):
     def complete(self, found: dict[str, Any], live: Live) -> dict[str, Any]:
         """See `Question`."""
         known = {(one["step"], one["rank"]) for one in found["batches"]}
-        asked = [] if self.step is None else live.batches(found["run"], self.step)
-        new = [one for one in asked if self.rank in {None, one["rank"]} and (one["step"], one["rank"]) not in known]
+        asked = [] if self.step is None else live.batches(found["run"], self.step, self.rank)
+        new = [one for one in asked if (one["step"], one["rank"]) not in known]
         return {**found, "batches": [*found["batches"], *new]}
 
 

@@ -103,7 +103,7 @@ class Live:
     silences: Callable[[float], Sequence[Silence]] | None = None
     fleet: Callable[[str], dict[str, Any]] = lambda _: {"runs": [], "problems": []}
     hang: Callable[[str], dict[str, Any] | None] = lambda _: None
-    batches: Callable[[str, int], list[dict[str, Any]]] = lambda *_: []
+    batches: Callable[[str, int, int | None], list[dict[str, Any]]] = lambda *_: []
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):

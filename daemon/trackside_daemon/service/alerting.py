@@ -15,7 +15,7 @@ from trackside_daemon.alerts.delivery.delivery import STORED, ConfiguredSinks, D
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.evidence.batches import listed
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
-from trackside_daemon.alerts.evidence.sources import Sources
+from trackside_daemon.alerts.evidence.sources import MAX_RANKS, Sources
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.layer_norm_requests import LayerNormRequests
 from trackside_daemon.alerts.rank_restoring import usable
@@ -163,9 +163,13 @@ class Alerting:
         """Start to notify."""
         self._delivery.start()
 
-    def batches(self, run: str, step: int) -> list[dict[str, Any]]:
-        """Return the batches of a step that the ranks of a live run, by its id, still keep, as JSON. May take seconds."""
-        return listed(self._ask_batches(run, None, BatchesQuestion(step))[1], step)
+    def batches(self, run: str, step: int, rank: int | None) -> list[dict[str, Any]]:
+        """Return the batches of a step that a rank, or the first ranks, of a live run, by its id, still keep, as JSON.
+
+        May take seconds.
+        """
+        ranks = frozenset(range(MAX_RANKS) if rank is None else (rank,))
+        return listed(self._ask_batches(run, ranks, BatchesQuestion(step))[1], step)
 
     def start_evidence(self) -> None:
         """Start to gather evidence."""

@@ -135,7 +135,7 @@ def profiled(training: Training, planted: str, **options: Any) -> dict[str, Any]
     [
         ("data", "data", r"training_script\.py:\d+ in read_slowly"),
         pytest.param("function", "host", r"training_script\.py:\d+ in augment", marks=pytest.mark.only_soak),
-        ("tiny", "host", r"aten::add"),
+        pytest.param("tiny", "host", r"aten::add", marks=pytest.mark.only_soak),
         ("copies", "copy", r"aten::copy_"),
     ],
 )
@@ -148,6 +148,7 @@ def test_a_planted_bottleneck_is_named(
         assert re.search(named, found["name"]), found["text"]
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_healthy_windows_do_not_differ_and_a_planted_one_does(
     training: Training, count: Callable[[int, int], int]
 ) -> None:

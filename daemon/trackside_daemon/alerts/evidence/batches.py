@@ -10,6 +10,7 @@ from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
 from trackside_daemon.alerts.evidence.sources import AlertCase
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model.capture import RankAnswer
+from trackside_daemon.model.families.training import RANK_STATE
 from trackside_daemon.model.records import STEP
 from trackside_daemon.model.text import counted, number, shown
 
@@ -52,7 +53,9 @@ def _asked(case: AlertCase, step: int, known: Iterable[Mapping[str, Any]]) -> li
     """Return the batches of a step and of the one before, unless they are *known*."""
     if any(one["step"] == step and "before" not in one for one in known):
         return []
-    asked, answers = case.sources.ask_batches(case.alert.run, None, BatchesQuestion(step, before=1))
+    (states,) = case.sources.state.values(case.now, RANK_STATE)
+    ranks = frozenset(int(rank) for rank in case.shown_ranks(states) if rank.isdecimal())
+    asked, answers = case.sources.ask_batches(case.alert.run, ranks, BatchesQuestion(step, before=1))
     found = listed(answers, step, set(case.ranks()))
     if len(answers) < len(asked):
         case.missing.append(f"batches: {counted(len(asked) - len(answers), 'rank')} did not answer")

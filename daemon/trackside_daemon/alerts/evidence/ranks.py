@@ -1,16 +1,12 @@
 """The ranks of an alert: their latest values, the latest samples of its key, and their Python stacks."""
 
-from collections.abc import Mapping
 from itertools import islice, pairwise
 from typing import Any
 
-from trackside_daemon.alerts.evidence.sources import AlertCase
+from trackside_daemon.alerts.evidence.sources import AlertCase, Family
 from trackside_daemon.history.read import reader, series
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution, json_number
-
-Family = Mapping[tuple[str, ...], float | Distribution]
-
 
 STACKS = 8
 # Most characters of all stacks; each rank has its share. Threads beyond it are omitted, and of a longer main thread the
@@ -19,7 +15,6 @@ CHARACTERS_OF_ALL = 48_000
 
 MAX_FRAME_LENGTH = 300  # most characters of a frame; paths are rarely that long
 _CLIENT = "trackside"  # prefix of the names of the client's threads
-MAX_RANKS = 64  # most ranks of an alert with their values
 MAX_PHASES = 16  # most phases of a rank, with few ranks
 PHASES_OF_MANY = 4
 FEW = 8
@@ -116,7 +111,7 @@ def ranks(case: AlertCase) -> dict[str, Any]:
         case.now, f.RANK_STATE, f.STEP_DURATION, f.PHASE_SECONDS, f.VALUE, *_GAUGES.values()
     )
     evidence: dict[str, Any] = {}
-    chosen = _chosen(case, states)
+    chosen = case.shown_ranks(states)
     phases_of_each = MAX_PHASES if len(chosen) <= FEW else PHASES_OF_MANY
     for rank in chosen:
         labels_of_rank = (case.run, rank)
@@ -170,13 +165,6 @@ def _durations(rows: list[tuple[int, float, float]]) -> list[tuple[int, float, f
         for (step, time, _), (later, after, _) in pairwise(rows)
         if later > step
     ]
-
-
-def _chosen(case: AlertCase, states: Family) -> list[str]:
-    """Return the ranks of the alert, then the other ranks of the run."""
-    ranks_of_run = {labels[1] for labels in states if labels[0] == case.run}
-    others = sorted(ranks_of_run, key=lambda rank: (len(rank), rank))
-    return list(dict.fromkeys([*case.ranks(), *others]))[:MAX_RANKS]
 
 
 def _by_phase(phases: Family, rank: tuple[str, str], most: int) -> dict[str, Any]:

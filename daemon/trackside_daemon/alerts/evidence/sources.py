@@ -1,7 +1,7 @@
 """Sources of evidence: the newest values, the history, the processes of the training, and stacks from its ranks."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from trackside.wire import BatchesQuestion
@@ -9,6 +9,7 @@ from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.history.read.resources import Resource
 from trackside_daemon.history.read.series import Readable
 from trackside_daemon.model.capture import RankAnswer
+from trackside_daemon.model.metric import Distribution
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
 
@@ -18,7 +19,13 @@ RequestStacks = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence["
 Returns the ranks that received the request, and the answers.
 """
 
-AskBatches = Callable[[str, frozenset[int] | None, BatchesQuestion], tuple[frozenset[int], Sequence["RankAnswer"]]]
+AskBatches = Callable[[str, frozenset[int], BatchesQuestion], tuple[frozenset[int], Sequence["RankAnswer"]]]
+
+
+Family = Mapping[tuple[str, ...], float | Distribution]
+
+MAX_RANKS = 64
+"""Most ranks of an alert with their values, and most that are asked for batches: more would not fit into the evidence."""
 
 
 class Sources(NamedTuple):
@@ -77,3 +84,9 @@ class AlertCase(NamedTuple):
         """Return the ranks of the alert: the one in its labels, then those that its finding names."""
         in_labels = [self.alert.labels["rank"]] if "rank" in self.alert.labels else []
         return list(dict.fromkeys([*in_labels, *map(str, self.alert.evidence.get("ranks", {}))]))
+
+    def shown_ranks(self, states: Family) -> list[str]:
+        """Return the ranks of the alert, then the other ranks of the run, by the *states* of all ranks; `MAX_RANKS` at most."""
+        ranks_of_run = {labels[1] for labels in states if labels[0] == self.run}
+        others = sorted(ranks_of_run, key=lambda rank: (len(rank), rank))
+        return list(dict.fromkeys([*self.ranks(), *others]))[:MAX_RANKS]

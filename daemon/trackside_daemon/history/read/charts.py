@@ -276,9 +276,7 @@ def _cut_cells(columns: _Columns, axis: bytes | None, window: Window, extent: tu
     low, high = window.bounds
     ends = columns.steps if window.by == "step" else columns.times
     if axis is not None:
-        numbers = decode_axis(axis)[0 if window.by == "step" else 1]
-        parts = (numbers[start : start + CELL] for start in range(0, len(numbers), CELL))
-        inside = [low <= max(part) and min(part) <= high and any(low <= at <= high for at in part) for part in parts]
+        inside = _cells_inside(axis, window)
     elif list(ends) == sorted(ends) and ends[-1] == extent[1]:
         inside = [low <= end and begin <= high for begin, end in zip((extent[0], *ends), ends, strict=False)]
     else:  # the steps or times fall somewhere, so any cell may be inside
@@ -287,6 +285,15 @@ def _cut_cells(columns: _Columns, axis: bytes | None, window: Window, extent: tu
         raise ValueError(f"a damaged block: {len(inside)} cells instead of {len(ends)}")
     selected: list[array[Any]] = [array(column.typecode, compress(column, inside)) for column in columns]
     return _Columns(*selected)
+
+
+@lru_cache(16)
+def _cells_inside(axis: bytes, window: Window) -> list[bool]:
+    """Return which cells of an axis have a sample in a window. The series of a run share their axes."""
+    numbers = decode_axis(axis)[0 if window.by == "step" else 1]
+    low, high = window.bounds
+    parts = (numbers[start : start + CELL] for start in range(0, len(numbers), CELL))
+    return [low <= max(part) and min(part) <= high and any(low <= at <= high for at in part) for part in parts]
 
 
 def _join_cells(blocks: Sequence[_BlockCells]) -> _Columns:
@@ -355,18 +362,16 @@ def _read_samples(connection: sqlite3.Connection, first: int, last: int, window:
 def _join(parts: Sequence[_Columns]) -> _Columns:
     if len(parts) == 1:
         return parts[0]
-    joined = _nothing()
+    code = max((part.lasts.typecode for part in parts), key="fd".index, default="d")
+    joined = _nothing(code)
     for part in parts:
-        joined.steps.extend(part.steps)
-        joined.times.extend(part.times)
-        joined.odd.extend(part.odd)
-        for whole, column in zip(joined[2:5], part[2:5], strict=True):
-            whole.extend(array("d", column) if column.typecode == "f" else column)
+        for whole, column in zip(joined, part, strict=True):
+            whole.extend(column if column.typecode == whole.typecode else array(whole.typecode, column))
     return joined
 
 
-def _nothing() -> _Columns:
-    return _Columns(array("q"), array("q"), array("d"), array("d"), array("d"), array("B"))
+def _nothing(code: str = "d") -> _Columns:
+    return _Columns(array("q"), array("q"), array(code), array(code), array(code), array("B"))
 
 
 def _single(steps: array[int], times: array[int], values: array[float]) -> _Columns:

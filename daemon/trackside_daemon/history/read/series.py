@@ -308,10 +308,12 @@ def cut(
         return steps, times, values
     low, high = window.bounds
     by = steps if window.by == "step" else times
-    if low <= min(by) and max(by) <= high:
+    least, most = min(by), max(by)
+    if low <= least and most <= high:
         return steps, times, values
+    if most < low or least > high:
+        return array("q"), array("q"), array("d")
     inside = [low <= at <= high for at in by]
-
     return (
         array("q", compress(steps, inside)),
         array("q", compress(times, inside)),

@@ -70,16 +70,8 @@ export function sparkline(values, label, width = 120, height = 28) {
   const span = Math.max(...finite) - low || 1;
   const x = (index) => (index / Math.max(1, values.length - 1)) * (width - 2) + 1;
   const y = (value) => height - 2 - ((value - low) / span) * (height - 4);
-  let pen = "M";
-  const path = values.map((value, index) => {
-    if (!Number.isFinite(value)) {
-      pen = "M";
-      return "";
-    }
-    const piece = `${pen}${x(index).toFixed(1)} ${y(value).toFixed(1)}`;
-    pen = "L";
-    return piece;
-  });
+  const path = values.map((value, index) => (Number.isFinite(value)
+    ? `${Number.isFinite(values[index - 1]) ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}` : ""));
   return svg("svg.spark", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
     svg("path", { d: path.join("") }));
 }

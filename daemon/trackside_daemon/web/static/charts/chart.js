@@ -74,9 +74,10 @@ export class Chart {
     if (marks) this.allMarks = marks;
     if (windowChanged || axisChanged) [this.from, this.to] = [from, to];
     Object.assign(this.view, rest);
+    this.rebuild ||= Object.keys(rest).length > 0;
     if (axisChanged) this.#setLines([]);
-    else if (this.visible) this.#drawSoon(Object.keys(rest).length > 0);
-    else this.needsDraw = true;
+    else if (!this.visible) this.needsDraw = true;
+    else if (!isReload || this.#isActive) drawSoon(this); // The other charts are drawn once, when they have their data.
     if (isReload) this.reload();
   }
 
@@ -241,12 +242,12 @@ export class Chart {
     this.cutNotice.hidden = lines.length <= MAX_LINES;
     setText(this.cutNotice,
       `Showing ${MAX_LINES} of ${lines.length} lines${this.view.reduceHint ? `; ${this.view.reduceHint}` : ""}`);
-    this.#drawSoon();
+    drawSoon(this);
   }
 
-  #drawSoon(rebuild = false) {
-    this.rebuild ||= rebuild;
-    drawSoon(this);
+  // False for charts that only follow another chart's cursor or zoom.
+  get #isActive() {
+    return this.plot.matches(":hover, :focus");
   }
 
   #draw(rebuild = false) {
@@ -365,7 +366,7 @@ export class Chart {
 
   // The values stand beside the cursor, and the texts of marks below the plot.
   #tooltip(u, left, nearest, values, texts) {
-    const isActive = this.plot.matches(":hover, :focus"); // False for charts that only follow another chart's cursor.
+    const isActive = this.#isActive;
     this.tooltip.hidden = !nearest || !isActive;
     this.markTip.hidden = !texts.length || !isActive;
     setText(this.markTip, marksText(texts));

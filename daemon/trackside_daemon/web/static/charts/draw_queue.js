@@ -1,6 +1,6 @@
 // Draws and loads charts one after the other over several frames, so that many of them do not block the page.
 
-const LOAD_MS = 4; // Of each frame.
+const FRAME_MS = 6; // Of each frame, for loads and first plots.
 
 const toDraw = new Set();
 const toLoad = new Set();
@@ -18,15 +18,19 @@ export function loadSoon(chart) {
   frame ??= requestAnimationFrame(next);
 }
 
-// One plot a frame: without a GPU, the browser needs longer to paint it than it takes to draw.
+// Several first plots a frame, since nothing moves yet, but one that changes: to paint it takes longer than to draw it.
 function next() {
   frame = undefined;
-  const end = performance.now() + LOAD_MS;
+  const end = performance.now() + FRAME_MS;
   for (const chart of toLoad) {
     toLoad.delete(chart);
     chart.loadNow();
     if (performance.now() > end) break;
   }
-  for (const chart of toDraw) if (toDraw.delete(chart) && chart.drawNow()) break;
+  for (const chart of toDraw) {
+    toDraw.delete(chart);
+    const changes = Boolean(chart.u);
+    if (chart.drawNow() && (changes || performance.now() > end)) break;
+  }
   if (toDraw.size || toLoad.size) frame = requestAnimationFrame(next);
 }
