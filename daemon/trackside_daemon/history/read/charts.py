@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, compress
 from math import inf, isfinite, isnan, nan
@@ -365,7 +365,8 @@ def _join(parts: Sequence[_Columns]) -> _Columns:
     code = max((part.lasts.typecode for part in parts), key="fd".index, default="d")
     joined = _nothing(code)
     for part in parts:
-        for whole, column in zip(joined, part, strict=True):
+        pairs: Iterator[tuple[array[Any], array[Any]]] = zip(joined, part, strict=True)
+        for whole, column in pairs:
             whole.extend(column if column.typecode == whole.typecode else array(whole.typecode, column))
     return joined
 
