@@ -39,8 +39,7 @@ from trackside_daemon.collectors.host.pressure import PressureCollector
 from trackside_daemon.collectors.host.thermal import ThermalCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
-from trackside_daemon.config.loading import variables
-from trackside_daemon.config.names import describe, setting_paths
+from trackside_daemon.config.loading import describe, setting_paths, variables
 from trackside_daemon.documents.run import HIGHER_IS_BETTER, LOWER_IS_BETTER, SPREAD
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.capture import FINAL

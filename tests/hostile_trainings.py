@@ -20,7 +20,7 @@ import zmq
 
 from trackside.environment.identity import identify
 from trackside.limits import IN_FLIGHT
-from trackside.media.png import SIGNATURE
+from trackside.media.pixels import SIGNATURE
 from trackside.wire import (
     Block,
     Bye,

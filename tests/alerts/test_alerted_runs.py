@@ -14,7 +14,7 @@ from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.alerted_runs import AlertedRuns
 from trackside_daemon.alerts.settings import AlertsSection
-from trackside_daemon.alerts.sinks.alert_json import labels as sent_labels
+from trackside_daemon.alerts.sinks.group_outbox import labels as sent_labels
 from trackside_daemon.alerts.sinks.sink import DaemonInfo
 from trackside_daemon.detectors.deaths import Deaths
 from trackside_daemon.detectors.run_view import RunClock

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside.benchmark.intervals import needed, paired, percentile, pooled
 from trackside.benchmark.messages import LATENCY, Load, ProcessAnswer
-from trackside.benchmark.results import Measurements, flat, results, sentence
+from trackside.benchmark.results import Measurements, flat, needed, paired, percentile, pooled, results, sentence
 from trackside.benchmark.rounds import LEAST_WARM_UP, measure, settled, timed
 from trackside.distributions import proportion_interval, t_quantile
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import trackside
-from trackside.benchmark.intervals import Interval
+from trackside.benchmark.results import Interval
 from trackside.benchmark.rounds import TargetError
 from trackside.benchmark.torch_model import EvaluatedModel, agreements
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from histories import BEGIN, ingested, opened
 from session_records import batch_ingested
 
-from trackside.media.png import encode
+from trackside.media.pixels import encode
 from trackside.wire import MediaItem
 from trackside_daemon.model.records import MachineSample
 

@@ -27,10 +27,10 @@ from trackside.wire import MediaItem
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors import messages, worker
 from trackside_daemon.bridges.mirrors import worker as mirrors
-from trackside_daemon.bridges.mirrors.of_run import CURVES, unsent_curves
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors, _Mirror
 from trackside_daemon.bridges.mirrors.target import make_target
+from trackside_daemon.bridges.mirrors.unsent import CURVES, unsent_curves
 from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.mlflow import mirror as mlflow
 from trackside_daemon.bridges.otlp import mirror as otlp

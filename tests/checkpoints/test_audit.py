@@ -14,8 +14,7 @@ import pytest
 from processes import require
 
 from trackside_daemon.checkpoints.audit.audit import audit
-from trackside_daemon.checkpoints.audit.files import scan
-from trackside_daemon.checkpoints.audit.reading import PIECE, SMALL, FileReader
+from trackside_daemon.checkpoints.audit.files import PIECE, SMALL, FileReader, scan
 from trackside_daemon.checkpoints.audit.request import AuditRequest, ScanRequest
 
 require("torch")

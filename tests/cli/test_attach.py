@@ -14,8 +14,7 @@ import pytest
 from processes import DEADLINE, clean_environ, command, eventually, start
 
 import trackside_daemon.cli.attach.target as target_module
-from trackside_daemon.cli.attach.injection import InjectionError, run_inside, stacks_inside
-from trackside_daemon.cli.attach.stacks import kernel_view
+from trackside_daemon.cli.attach.injection import InjectionError, kernel_view, run_inside, stacks_inside
 from trackside_daemon.cli.attach.target import AttachedProcess, read_target
 from trackside_daemon.cli.errors import CommandError
 

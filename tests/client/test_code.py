@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import DEADLINE, clean_environ, command
 
-from trackside.environment.code import CODE_BYTES, LEFT_OUT, code
+from trackside.environment.git import CODE_BYTES, LEFT_OUT, code
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,7 @@ from processes import eventually
 
 import trackside
 from trackside.limits import ARRAY_SIDE, MEDIA_BYTES
-from trackside.media.pixels import Pixels, read
-from trackside.media.png import PngError, check, encode
+from trackside.media.pixels import Pixels, PngError, check, encode, read
 from trackside.media.tables import COLUMNS, ROWS, histogram_json, table_json
 from trackside.row_queue import MEDIA_BYTES_WAITING
 from trackside.transport.session import OLDER

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from collectors.trees import member
 from processes import DEADLINE, clean_environ
 
-from trackside_daemon.collectors.process.child_processes import SeriesLabels
 from trackside_daemon.collectors.process.process_tree import Stat, read_stat
+from trackside_daemon.collectors.process.rank_usage import SeriesLabels
 from trackside_daemon.collectors.process.worker_deaths import CAUSES, WorkerDeaths
 from trackside_daemon.linux.oom import OomKills
 

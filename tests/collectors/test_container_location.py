@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations, slurm_job
 from trackside_daemon.collectors.process.process_tree import ProcessKey
+from trackside_daemon.collectors.process.ranks import ContainerLocation, ContainerLocations, slurm_job
 from trackside_daemon.linux.cgroups import LABEL_BYTES, label
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
-from trackside_daemon.collectors.gpu.gpu import PAGING, GpuCollector, reading_timeout
-from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
+from trackside_daemon.collectors.gpu.gpu import PAGING, GpuCollector, GpuEventLog, reading_timeout
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlLate, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.readers.unsupported import WHY
 from trackside_daemon.nvml.reading import GpuReading, Reading

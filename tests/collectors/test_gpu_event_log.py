@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
+from trackside_daemon.collectors.gpu.gpu import GpuEventLog
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ from collectors.trees import FIRST, Proc, member
 from processes import eventually
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.process import child_processes, process_tree, rank_usage
 from trackside_daemon.collectors.process import process as smaps
-from trackside_daemon.collectors.process.child_processes import GENERATION_SECONDS
+from trackside_daemon.collectors.process import process_tree, rank_usage
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.process_roles import WORKER
-from trackside_daemon.collectors.process.rank_usage import LATER_SECONDS
+from trackside_daemon.collectors.process.rank_usage import GENERATION_SECONDS, LATER_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,7 +246,7 @@ def test_without_a_training_there_is_nothing_and_no_file_is_read(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.members = ()
-    for module in (process_tree, rank_usage, child_processes):
+    for module in (process_tree, rank_usage):
         monkeypatch.setattr(module, "read", pytest.fail)
     assert machine.page() == {}
 
@@ -310,7 +309,7 @@ def test_a_process_may_vanish_while_any_of_its_files_is_read(
 
 def refuse(monkeypatch: pytest.MonkeyPatch, which: Callable[[str], bool], error: type[OSError]) -> None:
     """Make reading of some files fail from now on."""
-    for module in (process_tree, rank_usage, child_processes):
+    for module in (process_tree, rank_usage):
 
         def read(path: str, before: Callable[[str], bytes] = module.read) -> bytes:
             if which(path):

@@ -12,8 +12,15 @@ import pytest
 from pydantic import SecretStr
 
 from trackside_daemon.collectors.settings import PathSection
-from trackside_daemon.config.loading import CLIENT_VARIABLES, ConfigError, load, variables, warn_of_unknown_variables
-from trackside_daemon.config.names import describe, setting_paths
+from trackside_daemon.config.loading import (
+    CLIENT_VARIABLES,
+    ConfigError,
+    describe,
+    load,
+    setting_paths,
+    variables,
+    warn_of_unknown_variables,
+)
 from trackside_daemon.model.text import seconds, size_bytes
 from trackside_daemon.nvml.reader_groups import GROUPS
 from trackside_daemon.service.config import Config, check_roots

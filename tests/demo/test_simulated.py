@@ -17,10 +17,10 @@ from processes import eventually
 
 import trackside
 from trackside_daemon.demo import simulated, train, training_text, troubles
-from trackside_daemon.demo.messages import progress, summary
 from trackside_daemon.demo.options import DemoOptions, DemoOptionsError
 from trackside_daemon.demo.simulated import SimulatedModel, SimulatedRankGpu, Workers, accuracy, utilization
 from trackside_daemon.demo.stop_signal import StopRequest
+from trackside_daemon.demo.supervisor import progress, summary
 from trackside_daemon.demo.train import Barrier
 from trackside_daemon.nvml.simulation.simulate import simulate
 

@@ -16,7 +16,7 @@ from histories import BEGIN, History, column, finished, history, ingested, opene
 from layer_frames import frame
 from session_records import batch_ingested
 
-from trackside.media.png import encode
+from trackside.media.pixels import encode
 from trackside.wire import MediaItem
 from trackside_daemon.diagnosis import report as contents
 from trackside_daemon.diagnosis.settings import CostSection

@@ -11,8 +11,8 @@ from end_to_end.conftest import finish
 from processes import command, eventually, run
 
 from trackside.environment.process_info import correlation
-from trackside_daemon.alerts.sinks.alert_json import annotation_texts
 from trackside_daemon.alerts.sinks.apprise.sink import body
+from trackside_daemon.alerts.sinks.group_outbox import annotation_texts
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
 from trackside_daemon.model.records import fingerprint
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from session_records import batch_ingested
 
 import trackside
-from trackside.media.png import encode
+from trackside.media.pixels import encode
 from trackside.wire import MediaItem
 from trackside_daemon.history.media import index
 from trackside_daemon.history.media.store import MediaStore, Quotas

@@ -23,7 +23,7 @@ from wire_messages import PATIENCE_MILLISECONDS, moment
 
 from trackside.wire import Hello, decode_body, open_envelope
 from trackside_daemon.ingest.connection import Connection, is_process
-from trackside_daemon.ingest.process_watch import PATIENCE_SECONDS, EndedProcess, ProcessWatch
+from trackside_daemon.ingest.ingest_thread import PATIENCE_SECONDS, EndedProcess, ProcessWatch
 from trackside_daemon.ingest.worker import connections
 from trackside_daemon.linux import process_exit
 from trackside_daemon.linux.oom import OomKills

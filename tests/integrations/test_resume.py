@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trackside.integrations.resume import resume_by
+from trackside.integrations.run_adapter import resume_by
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from ingest.conftest import SessionsHarness
 from msgspec.structs import replace
 from wire_messages import FakeSession
 
-from trackside.media import png
+from trackside.media import pixels
 from trackside.wire import MediaItem
 from trackside_daemon.history.media.index import read
 from trackside_daemon.history.media.store import BATCH_ITEMS, MediaStore
@@ -28,7 +28,7 @@ def images(count: int, data: bytes) -> list[MediaItem]:
 
 
 def test_no_image_is_unpacked_by_the_thread_that_serves_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bomb = png.encode(4096, 1024, 4, bytes(4096 * 1024 * 4))
+    bomb = pixels.encode(4096, 1024, 4, bytes(4096 * 1024 * 4))
     monkeypatch.setattr(zlib, "decompressobj", lambda *_: pytest.fail("it was unpacked"))
     MediaStore(tmp_path).write(SESSION, 1, images(1, bomb), 0)
     assert [one.width for one in read(tmp_path, "run")] == [4096]
@@ -36,7 +36,7 @@ def test_no_image_is_unpacked_by_the_thread_that_serves_all(tmp_path: Path, monk
 
 def test_a_batch_has_a_bounded_number_of_items(tmp_path: Path) -> None:
     store = MediaStore(tmp_path)
-    store.write(SESSION, 1, images(BATCH_ITEMS + 3, png.encode(1, 1, 1, b"x")), 0)
+    store.write(SESSION, 1, images(BATCH_ITEMS + 3, pixels.encode(1, 1, 1, b"x")), 0)
     assert (len(read(tmp_path, "run")), store.refused) == (BATCH_ITEMS, 3)
 
 

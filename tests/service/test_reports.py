@@ -12,7 +12,7 @@ from histories import BEGIN, column, finished, history, ingested, opened
 from processes import eventually
 from session_records import batch_ingested
 
-from trackside.media.png import encode
+from trackside.media.pixels import encode
 from trackside.wire import MediaItem
 from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection

@@ -79,7 +79,7 @@ PLACES = {
     "a size, a share or a duration in words": (
         r"\{[^{}\"]*(/ ?(1024|2 ?\*\* ?[1-4]0|1e[369])|\b100 \*|\* 100\b)[^{}:\"]*:[^{}\"]*\}",
         {
-            *("model/text.py", "terminal/formatting.py", "collectors/process/shm.py", "documents/html.py"),
+            *("model/text.py", "terminal/styled_lines.py", "collectors/process/shm.py", "documents/html.py"),
             *("environment/exit_status.py", "checkpoints/checkpoints.py", "benchmark/results.py"),
             "integrations/epoch_line.py",
         },

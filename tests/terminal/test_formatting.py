@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.terminal.formatting import with_prefix
+from trackside_daemon.terminal.styled_lines import with_prefix
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from terminal.fake import BEGUN, alert, gpu, machine, overview, process, run
 from trackside_daemon.terminal.frame import DaemonData, render_frame, render_gpus
 from trackside_daemon.terminal.histories import render_histories
 from trackside_daemon.terminal.plot import PlottedCurve, Point, loss_curve, plot, throughput_curve
-from trackside_daemon.terminal.processes import ORDERS, CpuShares, ordered, render_processes
 from trackside_daemon.terminal.styled_lines import Line, fit, line_width, to_ansi, to_text
-from trackside_daemon.terminal.view import StepWindow, View
+from trackside_daemon.terminal.view import ORDERS, CpuShares, StepWindow, View, ordered, render_processes
 
 
 def drawn(answered: dict[str, Any], width: int = 80, height: int | None = 23, **style: Any) -> list[Line]:

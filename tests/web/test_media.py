@@ -9,7 +9,7 @@ import pytest
 from histories import opened
 from session_records import batch_ingested
 
-from trackside.media.png import encode
+from trackside.media.pixels import encode
 from trackside.wire import MediaItem, ProcessInfo
 from trackside_daemon.history.console.files import ConsoleWriter
 

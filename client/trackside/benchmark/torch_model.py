@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trackside.benchmark.intervals import LEAST_PARTS, Interval, mean
 from trackside.benchmark.messages import Load, ProcessAnswer
+from trackside.benchmark.results import LEAST_PARTS, Interval, mean
 from trackside.benchmark.rounds import Function, TargetError, arguments, reason
 from trackside.distributions import proportion_interval
 

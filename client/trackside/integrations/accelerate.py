@@ -23,8 +23,7 @@ from accelerate.tracking import GeneralTracker
 from trackside.default_run import open_by
 from trackside.integrations.followed_loader import follow_loaders
 from trackside.integrations.method_patch import MethodPatch
-from trackside.integrations.resume import resume_by
-from trackside.integrations.run_adapter import RunCallback, guarded, never_raises, save_checkpoint
+from trackside.integrations.run_adapter import RunCallback, guarded, never_raises, resume_by, save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -24,7 +24,6 @@ from trackside.integrations.epoch_line import EpochLine, ResourceLine
 from trackside.integrations.followed_loader import follow_loaders
 from trackside.integrations.lightning_checkpoints import CARRIED, carried_run, starting_fit
 from trackside.integrations.method_patch import MethodPatch
-from trackside.integrations.resume import resume_by
 from trackside.integrations.run_adapter import (
     RunAdapter,
     RunCallback,
@@ -32,6 +31,7 @@ from trackside.integrations.run_adapter import (
     guarded,
     never_raises,
     report_checkpoint,
+    resume_by,
     save_checkpoint,
 )
 from trackside.pytorch.batches import samples

@@ -7,6 +7,7 @@ import re
 import weakref
 from collections.abc import Mapping
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from threading import get_ident
 from time import monotonic
@@ -17,14 +18,16 @@ from trackside.environment.config import as_mapping, plain
 from trackside.environment.exit_status import exception_fields, outcome
 from trackside.environment.identity import ray_run
 from trackside.environment.process_info import is_interactive
+from trackside.environment.restart import resume_path
 from trackside.packing import text_of
 from trackside.training_log import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from trackside.run import Run
     from trackside.totals.phases import Phase
+
 
 FILES = 10_000  # limit of files whose sizes are summed for a checkpoint; one with more is reported without its size
 SIZE_SECONDS = 0.5  # limit of the time for summing them
@@ -315,3 +318,40 @@ def size_of(path: Path, files: int = FILES, seconds: float = SIZE_SECONDS) -> in
 
 def _files(path: Path) -> Iterator[Path]:
     return (file for file in path.rglob("*") if file.is_file()) if path.is_dir() else iter((path,))
+
+
+def resume_by(owner: type, method: str, parameter: str, places: Callable[[Any], Iterable[Any]]) -> None:
+    """Make a method load the checkpoint of `trackside.resume_path`; do nothing if there is none.
+
+    Only the first call of the process is changed, if the caller gives no checkpoint or asks for the last, and only if the
+    checkpoint lies in a directory of the object, since others may belong to another training.
+
+    Args:
+        owner: The framework's class.
+        method: Name of its method.
+        parameter: Name of the argument with the checkpoint: None, True and ``last`` name none.
+        places: Returns the directories of an object.
+    """
+    path = resume_path()
+    if path is None:
+        return
+    original, left = getattr(owner, method), [path]
+
+    def changed(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        call = signature(original).bind(*given, **named)
+        own = (Path(place).absolute() for place in places(given[0]) if place)
+        if call.arguments.get(parameter) not in {None, True, "last"} or not any(
+            map(path.absolute().is_relative_to, own)
+        ):
+            return given, named
+        left.clear()
+        call.arguments[parameter] = str(path)
+        return call.args, call.kwargs
+
+    @wraps(original)
+    def resuming(*given: Any, **named: Any) -> Any:
+        if left:
+            given, named = guarded("the checkpoint of the restart", changed, given, named) or (given, named)
+        return original(*given, **named)
+
+    setattr(owner, method, resuming)

@@ -13,8 +13,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from trackside.integrations.epoch_line import EpochLine, ResourceLine
-from trackside.integrations.resume import resume_by
-from trackside.integrations.run_adapter import RunAdapter, begin_watch, guarded, never_raises, warn_failed
+from trackside.integrations.run_adapter import RunAdapter, begin_watch, guarded, never_raises, resume_by, warn_failed
 from trackside.integrations.trainer_hooks import TrainerHooks
 from trackside.packing import text_of
 from trackside.pytorch.step_stages import StepStages

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from trackside.environment.clocks import read_clocks
-from trackside.environment.code import code
 from trackside.environment.exit_status import requested_exit
+from trackside.environment.git import code
 from trackside.environment.process_info import process_info, startup
 from trackside.limits import BATCH_MESSAGES, CODE_KEY
 from trackside.numbers import NUMBERS

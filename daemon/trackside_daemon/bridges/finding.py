@@ -55,7 +55,7 @@ def find_runs(
         OSError: The same.
     """
     if re.match(r"https?://", place):
-        from trackside_daemon.bridges.mlflow.server import server_runs
+        from trackside_daemon.bridges.mlflow.tracked_run import server_runs
 
         return list(server_runs(place, environ))
     if Path(place).exists() and not Path(place).is_dir() and not Path(place).is_file():  # a pipe can be read only once
@@ -99,11 +99,11 @@ def _in_file(path: Path, root: Path | None = None) -> list[ForeignRun]:
 
 def _in_database(path: Path) -> list[ForeignRun]:
     from trackside_daemon.bridges import sqlite_file, trackio
-    from trackside_daemon.bridges.mlflow import database
+    from trackside_daemon.bridges.mlflow import tracked_run
 
     names = sqlite_file.tables(path)
-    if names >= database.TABLES:
-        return list(database.database_runs(path))
+    if names >= tracked_run.TABLES:
+        return list(tracked_run.database_runs(path))
     if names >= trackio.TABLES:
         return list(trackio.trackio_runs(path))
     raise ForeignRunError(f"{path}: a SQLite file, but neither of MLflow nor of trackio")
@@ -162,7 +162,7 @@ def _readable(make: Callable[[], list[ForeignRun]], report_broken: Callable[[str
 
 
 def _file_store_run(directory: Path) -> list[ForeignRun]:
-    from trackside_daemon.bridges.mlflow.file_store import FileStoreRun
+    from trackside_daemon.bridges.mlflow.tracked_run import FileStoreRun
 
     return [FileStoreRun(directory)]
 

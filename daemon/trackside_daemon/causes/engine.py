@@ -4,10 +4,9 @@ import sqlite3
 from collections.abc import Sequence
 
 from trackside_daemon.causes import attempts, gpus, long_steps, machine, other_alerts, steps
-from trackside_daemon.causes.baseline_readings import baseline_readings
 from trackside_daemon.causes.cause import Cause, LostTime
 from trackside_daemon.causes.facts import Facts
-from trackside_daemon.causes.readings import LEAST_WAIT, Readings, Rise
+from trackside_daemon.causes.readings import LEAST_WAIT, Readings, Rise, baseline_readings
 from trackside_daemon.causes.verdict import Verdict
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.families import gpu, host, process, training

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.clock_moves import ClockMove, clock_moves
 from trackside_daemon.history.read import alert_reader, reader
-from trackside_daemon.history.read.axes import push_times
+from trackside_daemon.history.read.attempts import push_times
 from trackside_daemon.history.read.resources import Resource, Resources, machine_stream
 from trackside_daemon.history.read.series import LogTails, Window
 from trackside_daemon.history.time_accounting import rank_times

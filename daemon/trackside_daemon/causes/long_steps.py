@@ -9,7 +9,7 @@ from statistics import median
 from trackside_daemon.causes.cause import LEAST_SHARE, Cause, Evidence, Kind, LostTime, drawn_accounts
 from trackside_daemon.causes.facts import LongSteps
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.read.axes import Axis, read_axes
+from trackside_daemon.history.read.attempts import Axis, read_axes
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.text import counted, duration, number
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.diagnosis.estimates import BATCHES, LARGEST, LEAST_BATCHES, Estimate, batched, half_width
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.axes import read_axes
+from trackside_daemon.history.read.attempts import read_axes
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.summary import summary
 from trackside_daemon.model.families import gpu as gpu_families
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trackside_daemon.causes.facts import Facts
-    from trackside_daemon.history.read.axes import Axis
+    from trackside_daemon.history.read.attempts import Axis
     from trackside_daemon.history.read.series import LogTails, Window
 
 BLOCKS = 8  # evenly spaced blocks of steps that are read of an attempt

@@ -12,7 +12,7 @@ from trackside_daemon.config.near import near_name
 from trackside_daemon.history import directory
 from trackside_daemon.history.database import FILE
 from trackside_daemon.history.frames import html
-from trackside_daemon.history.read import reader, run_columns, run_query
+from trackside_daemon.history.read import reader, run_query
 from trackside_daemon.model.configuration import flat
 from trackside_daemon.model.families.training import STATES
 from trackside_daemon.model.text import read_moment
@@ -119,12 +119,12 @@ class History:
         rows = self._rows(_filter(since=since, until=until), query, order_by, limit)
         with reading(self.path) as connection:
             names = list(dict.fromkeys(listed(keys) or ()))
-            known = set(run_columns.keys(connection, None)) if names else set()
+            known = set(run_query.keys(connection, None)) if names else set()
             for key in names:
                 if key not in known:
                     raise reader.UnknownKeyError(f"key {key!r}: no run has it{near_name(key, known)}")
-            values = run_columns.values(connection, names) if names else {}
-            configurations = run_columns.configurations(connection)
+            values = run_query.values(connection, names) if names else {}
+            configurations = run_query.configurations(connection)
         table = pandas.DataFrame([_row(row, configurations.get(row["id"]), values.get(row["id"], {})) for row in rows])
         for column in {"started", "ended"}.intersection(table.columns):
             table[column] = pandas.to_datetime(table[column].astype(float), unit="s", utc=True)

@@ -55,7 +55,7 @@ class Runs(Question, frozen=True, kw_only=True):
     metric: Annotated[tuple[str, ...], Meta(max_length=64, description="A pushed key.")] = ()
 
     def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
-        from trackside_daemon.history.read import reader, run_columns, run_query
+        from trackside_daemon.history.read import reader, run_query
         from trackside_daemon.model.records import ENDED
 
         asked = msgspec.structs.asdict(self)
@@ -82,9 +82,9 @@ class Runs(Question, frozen=True, kw_only=True):
             answer |= {"terms": [term.text for term in terms], "among": among, "hint": hint}
         more: dict[str, Mapping[str, Any]] = {}
         if self.config:
-            more["config"] = run_columns.configurations(connection)
+            more["config"] = run_query.configurations(connection)
         if self.metric:
-            values = run_columns.values(connection, list(dict.fromkeys(self.metric)))
+            values = run_query.values(connection, list(dict.fromkeys(self.metric)))
             more["metrics"] = {run["id"]: values.get(run["id"], {}) for run in runs}
         listed = [{**run, **{name: of_run.get(run["id"]) for name, of_run in more.items()}} for run in runs]
         return {"runs": listed, **answer}
@@ -118,9 +118,9 @@ class Keys(Question, frozen=True, kw_only=True):
     fields = ("keys",)
 
     def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
-        from trackside_daemon.history.read import run_columns
+        from trackside_daemon.history.read import run_query
 
-        return {"keys": run_columns.keys(connection)}
+        return {"keys": run_query.keys(connection)}
 
 
 class Run(OfRun, frozen=True, kw_only=True):

@@ -23,8 +23,7 @@ from trackside_daemon.checkpoints.checkpoints import CheckpointFollower
 from trackside_daemon.checkpoints.directories import KEPT_SECONDS
 from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.collectors.foreign import ForeignFamilies
-from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
-from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
+from trackside_daemon.collectors.gpu.gpu import GpuCollector, GpuEventLog, reading_timeout
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
@@ -41,12 +40,10 @@ from trackside_daemon.history.directory import (
 )
 from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import HistoryRecorder
-from trackside_daemon.history.training_counters import TrainingCounters
+from trackside_daemon.history.recorder import HistoryRecorder, TrainingCounters
 from trackside_daemon.ingest.client_sessions import ClientSessions
-from trackside_daemon.ingest.ingest_thread import IngestThread
+from trackside_daemon.ingest.ingest_thread import IngestThread, ProcessWatch
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
-from trackside_daemon.ingest.process_watch import ProcessWatch
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.run_owners import RunOwners

@@ -15,14 +15,12 @@ from textual.widgets import Input
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.model.text import cut, shown
-from trackside_daemon.terminal.formatting import to_float
 from trackside_daemon.terminal.frame import DaemonData, ScreenFrame, plot_columns, render_frame
 from trackside_daemon.terminal.once import no_colour, save_snapshot
 from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, ReportPane
 from trackside_daemon.terminal.polling import PolledDaemon, Poller, PollResult, UnansweredError
-from trackside_daemon.terminal.processes import TREE, CpuShares, describe
-from trackside_daemon.terminal.styled_lines import Line, first_visible, fit
-from trackside_daemon.terminal.view import StepWindow, View
+from trackside_daemon.terminal.styled_lines import Line, first_visible, fit, to_float
+from trackside_daemon.terminal.view import TREE, CpuShares, StepWindow, View, describe
 
 KEYS = "q quit  p processes  c record  s snapshot  r reset  / filter  +/- zoom  ? help"
 MACHINE_KEYS = "q quit  p runs  < > sort  i invert  e end  / filter  ? help"

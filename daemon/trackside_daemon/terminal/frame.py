@@ -6,32 +6,29 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from trackside_daemon.model.text import cut, duration, shown
-from trackside_daemon.terminal.formatting import (
+from trackside_daemon.terminal.histories import clock, render_histories
+from trackside_daemon.terminal.plot import MIN_ROWS, loss_curve, plot, throughput_curve
+from trackside_daemon.terminal.styled_lines import (
     ABSENT,
+    MARK,
+    SEVERITIES,
+    Line,
+    Piece,
+    TableColumn,
     bar,
+    fit,
+    join,
+    line_width,
     pad,
     percent,
+    render_table,
     short_number,
     sparkline,
     text_field,
     to_float,
     with_prefix,
 )
-from trackside_daemon.terminal.histories import clock, render_histories
-from trackside_daemon.terminal.plot import MIN_ROWS, loss_curve, plot, throughput_curve
-from trackside_daemon.terminal.processes import render_processes
-from trackside_daemon.terminal.styled_lines import (
-    MARK,
-    SEVERITIES,
-    Line,
-    Piece,
-    TableColumn,
-    fit,
-    join,
-    line_width,
-    render_table,
-)
-from trackside_daemon.terminal.view import View
+from trackside_daemon.terminal.view import View, render_processes
 
 Alert = Mapping[str, Any]
 Gpu = Mapping[str, Any]

@@ -7,8 +7,7 @@ from typing import Any
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import host
-from trackside_daemon.terminal.formatting import pad, sparkline, text_field, to_float, with_prefix
-from trackside_daemon.terminal.styled_lines import Line, Piece, fit
+from trackside_daemon.terminal.styled_lines import Line, Piece, fit, pad, sparkline, text_field, to_float, with_prefix
 
 Values = dict[float, float]
 """Values by Unix time in seconds."""

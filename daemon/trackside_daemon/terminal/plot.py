@@ -6,8 +6,7 @@ from math import isfinite, nan
 from typing import Any, NamedTuple
 
 from trackside_daemon.history.read.series import LOSSES
-from trackside_daemon.terminal.formatting import ABSENT, short_number, to_float, with_prefix
-from trackside_daemon.terminal.styled_lines import Line, fit, line_width
+from trackside_daemon.terminal.styled_lines import ABSENT, Line, fit, line_width, short_number, to_float, with_prefix
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of a character's dots, by column and row
 _EMPTY = 0x2800

@@ -15,10 +15,20 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, MirrorStatus, Start
-from trackside_daemon.bridges.mirrors.of_run import PACE_SECONDS, unsent_curves, unsent_media, waiting_media
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, RunTarget, State, Target, make_target
-from trackside_daemon.bridges.mirrors.unsent import RankStream, mirrored_runs, streams, totals, unsent, unsent_layers
+from trackside_daemon.bridges.mirrors.unsent import (
+    PACE_SECONDS,
+    RankStream,
+    mirrored_runs,
+    streams,
+    totals,
+    unsent,
+    unsent_curves,
+    unsent_layers,
+    unsent_media,
+    waiting_media,
+)
 from trackside_daemon.history.database import open_reader
 from trackside_daemon.history.media import index
 from trackside_daemon.http_client.errors import SendError, SettingError

@@ -13,8 +13,14 @@ import msgspec
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.checkpoints.audit import files
-from trackside_daemon.checkpoints.audit.files import CheckpointFile
-from trackside_daemon.checkpoints.audit.reading import PIECE, UNPACKED, DamageError, FileReader, RefusedError
+from trackside_daemon.checkpoints.audit.files import (
+    PIECE,
+    UNPACKED,
+    CheckpointFile,
+    DamageError,
+    FileReader,
+    RefusedError,
+)
 from trackside_daemon.checkpoints.audit.request import CHANGING, Audited, AuditRequest
 from trackside_daemon.model.checkpoint import CheckedFile
 

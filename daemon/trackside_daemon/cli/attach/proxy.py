@@ -17,7 +17,7 @@ from trackside.totals.resources import ResourceMonitor
 from trackside.transport.sender import Sender
 from trackside.transport.session import Session
 from trackside.wire import Flight, ProcessInfo, Stacks
-from trackside_daemon.cli.attach.stacks import stacks
+from trackside_daemon.cli.attach.injection import stacks
 from trackside_daemon.cli.attach.target import PROC, AttachedProcess
 from trackside_daemon.linux.process_exit import exit_code, signal_name
 

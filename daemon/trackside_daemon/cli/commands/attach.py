@@ -68,7 +68,7 @@ def _speak_for(target: AttachedProcess, endpoint: str, name: str, why: str) -> N
 
 def _possible(target: AttachedProcess, endpoint: str, run: str, why: str) -> Iterator[str]:
     from trackside.captures.kineto import socket_directory, variables
-    from trackside_daemon.cli.attach.stacks import way
+    from trackside_daemon.cli.attach.injection import way
 
     yield f"run {run}: process {target.pid}, until it ends; Ctrl-C stops this command alone"
     yield f"process and GPUs: trackside show {run}, and the dashboard"

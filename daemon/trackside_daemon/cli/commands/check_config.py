@@ -22,8 +22,7 @@ def check_config(
     from trackside_daemon.alerts.rules.custom import RuleError
     from trackside_daemon.alerts.sinks.registry import sinks
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
-    from trackside_daemon.config.loading import ConfigError, file_warnings, load
-    from trackside_daemon.config.names import dotted, setting_paths
+    from trackside_daemon.config.loading import ConfigError, dotted, file_warnings, load, setting_paths
     from trackside_daemon.history.directory import OPTION, HistoryError, check_named_directory
     from trackside_daemon.service import finding_sources
     from trackside_daemon.service.config import Config, check_roots

@@ -189,7 +189,7 @@ class ApiSource:
 
     def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.item_lines import chunks
+        from trackside_daemon.history.files.items import chunks
 
         return self._import(chunks(items), file, name, uid, {"Content-Type": "application/x-ndjson"})
 

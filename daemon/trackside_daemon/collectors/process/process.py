@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.collectors.process.child_processes import ChildProcesses, SeriesLabels
 from trackside_daemon.collectors.process.process_roles import ProcessRoles, Role
 from trackside_daemon.collectors.process.process_tree import ProcessKey, ProcessTree, Stat, read_stat
-from trackside_daemon.collectors.process.rank_usage import RankUsage
+from trackside_daemon.collectors.process.rank_usage import ChildProcesses, RankUsage, SeriesLabels
 from trackside_daemon.collectors.process.shm import ShmHistory
 from trackside_daemon.collectors.process.worker_deaths import WorkerDeaths
 from trackside_daemon.linux.oom import OomKills

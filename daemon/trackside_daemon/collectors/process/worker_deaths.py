@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trackside.log_once import LogOnce
-from trackside_daemon.collectors.process.child_processes import SeriesLabels
 from trackside_daemon.collectors.process.process_tree import DESCENDANTS, ProcessKey, Stat, read_stat
+from trackside_daemon.collectors.process.rank_usage import SeriesLabels
 from trackside_daemon.collectors.process.shm import ShmUse
 from trackside_daemon.linux.oom import OomKills, OomWatch
 from trackside_daemon.linux.pid_namespaces import own_pid

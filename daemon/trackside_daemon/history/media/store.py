@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from trackside.limits import BATCH_ROWS, MEDIA_BYTES, MEDIA_KEY_LENGTH
-from trackside.media.png import PngError, check
+from trackside.media.pixels import PngError, check
 from trackside.os_errors import os_error_text
 from trackside.wire import MediaItem
 from trackside_daemon.history.free_room import lacks_room

@@ -3,22 +3,81 @@
 The page of the runs, the commands, the API and the tools of agents read it here. docs/queries.md describes it.
 """
 
+import json
 import operator
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import isnan
 from typing import Any, NamedTuple
 
 from trackside_daemon.config.near import near_name
 from trackside_daemon.history.directory import HistoryError
-from trackside_daemon.history.read import run_columns
+from trackside_daemon.history.read.reader import MACHINE
+from trackside_daemon.history.schema import BLOCK_BITS, HOST
 from trackside_daemon.model.configuration import flat, meant, result
 from trackside_daemon.model.families.training import STATES
+from trackside_daemon.model.metric import json_number
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.model.text import matches_wildcards, read_moment, seconds
+
+MOST_KEYS = 1000  # keys that a table may choose from: those of the most runs
+MOST_SERIES = 200_000  # series that are looked through for them
+
+_LOWEST = "stream.rank = (SELECT min(rank) FROM stream AS other WHERE other.run = stream.run)"
+
+
+def configurations(connection: sqlite3.Connection) -> dict[str, Any]:
+    """Return the configuration of the last attempt that has one, by the id of the run."""
+    rows = connection.execute(
+        "SELECT run.uid, attempt.config FROM attempt JOIN run ON run.id = attempt.run "
+        "WHERE attempt.config != '' AND NOT run.deleted ORDER BY attempt.number"
+    )
+    found = {}
+    for uid, text in dict(rows).items():
+        with suppress(ValueError):
+            found[uid] = json.loads(text)
+    return found
+
+
+def values(connection: sqlite3.Connection, keys: Collection[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return ``last``, ``min`` and ``max`` of keys of each run's lowest rank, by the id of the run and the key.
+
+    They are of the packed samples: those of a run that has just begun are missing. The last value is that of the last attempt.
+    """
+    places = ", ".join("?" * len(keys))
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for uid, key, low, high, last in connection.execute(
+        "SELECT run.uid, series.key, series.min, series.max, (SELECT ifnull(last, 'nan') FROM block WHERE block.id >= series.id << ? "  # noqa: S608
+        "AND block.id < series.id + 1 << ? ORDER BY block.id DESC LIMIT 1) FROM run JOIN stream ON stream.run = run.id "
+        f"JOIN series ON series.stream = stream.id AND series.key IN ({places}) "
+        f"WHERE NOT run.deleted AND run.id != {HOST} AND {_LOWEST} ORDER BY stream.attempt",
+        (BLOCK_BITS, BLOCK_BITS, *keys),
+    ):
+        before = found.setdefault(uid, {}).get(key, {})
+        lows = [float(value) for value in (low, before.get("min")) if value is not None]
+        highs = [float(value) for value in (high, before.get("max")) if value is not None]
+        found[uid][key] = {
+            "last": before.get("last") if last is None else json_number(float(last)),
+            "min": json_number(min(lows)) if lows else None,
+            "max": json_number(max(highs)) if highs else None,
+        }
+    return found
+
+
+def keys(connection: sqlite3.Connection, most: int | None = MOST_KEYS) -> list[str]:
+    """Return the keys that runs have pushed, those of the most runs first; at most so many, or None for all."""
+    rows = connection.execute(
+        f"SELECT series.key FROM series JOIN stream ON stream.id = series.stream WHERE stream.run != {HOST} AND {_LOWEST} LIMIT ?",  # noqa: S608
+        (MOST_SERIES,),
+    )
+    counts = Counter(key for (key,) in rows if not key.startswith(MACHINE))
+    return sorted(counts, key=lambda key: (-counts[key], key))[:most]
+
 
 LONGEST = 1000  # characters of a query
 SHOWN = 60  # characters of it in an error
@@ -249,7 +308,7 @@ class _Columns:
         named = meant((name for found in settings.values() for name in found), field)
         if named:
             return lambda run: [value for name, value in settings[run["id"]].items() if name in named]
-        last = {} if self._connection is None else run_columns.values(self._connection, [field])
+        last = {} if self._connection is None else values(self._connection, [field])
         return lambda run: [value["last"] for value in last.get(run["id"], {}).values() if value["last"] is not None]
 
     def settings(self) -> dict[str, dict[str, Any]]:
@@ -258,7 +317,7 @@ class _Columns:
             configured = (
                 {run["id"]: run["config"] for run in self.runs}
                 if self._connection is None
-                else run_columns.configurations(self._connection)
+                else configurations(self._connection)
             )
             self._settings = {
                 run["id"]: {**flat(configured.get(run["id"]) or {}, "config"), **flat(run["summary"], "summary")}
@@ -285,9 +344,7 @@ class _Columns:
         if not found:
             settings = {name for of_run in self.settings().values() for name in of_run}
             parts = {part for name in settings for part in (name.partition(".")[2], name.rpartition(".")[2])}
-            names = parts.union(
-                settings, FIELDS, () if self._connection is None else run_columns.keys(self._connection)
-            )
+            names = parts.union(settings, FIELDS, () if self._connection is None else keys(self._connection))
             return f"no run has {term.field}{near_name(term.field, names, 'quotes search for it as a text')}"
         wanted = _number(term.value)
         numbers = [number for value in found if (number := _number(value)) is not None]

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trackside_daemon.alerts.active_alert import MIN_FIRING_SECONDS, series_labels
-from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
-from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
+from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS, as_json
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError, SinkFilter, SinkMessage, notification_of
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError

@@ -5,8 +5,7 @@ import time
 from hashlib import sha256
 from typing import Any
 
-from trackside_daemon.alerts.sinks.alert_json import as_json
-from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
+from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox, as_json
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError, SinkFilter, SinkMessage
 from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
 from trackside_daemon.http_client import http_request
