@@ -76,6 +76,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/bridges.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/open_history.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/ends.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/killed.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stages.py 10 1500
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py

@@ -76,7 +76,7 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Skip a file that imports a framework without a build for this Python."""
     report = yield
-    return _skipped_without_framework(report, report.call.excinfo)
+    return _skipped_without_framework(report, report.call.excinfo if hasattr(report, "call") else None)
 
 
 @pytest.hookimpl(wrapper=True)

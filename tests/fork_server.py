@@ -59,6 +59,7 @@ LARGE = {
     "accelerate": ("accelerate",),
     "transformers": ("transformers.trainer",),
     "lightning": ("lightning.pytorch",),
+    "ignite": ("ignite.engine", "ignite.metrics"),
 }
 """Libraries that scripts and code import, and what a server imports for them."""
 

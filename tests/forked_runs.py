@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _NUMBER = struct.Struct("=I")
 _CHROMIUM = ("dashboard",)
+_FRAMEWORKS = ("integrations", "test_public_scripts.py")
 _PYTORCH = (
     "test_troubles.py",
     "kineto",
@@ -41,14 +42,15 @@ _PYTORCH = (
     "test_saved_checkpoints.py",
     "test_data_waits.py",
     "test_examples.py",
-    "test_public_scripts.py",
     "test_watch.py",
     "test_fork.py",
     "test_device_scalars.py",
     "test_launchers.py",
-    "integrations",
 )
-"""Files and folders that start Chromium, or a fork server with PyTorch: three seconds of CPU time in each process that does."""
+"""Files and folders that start Chromium, or a fork server with PyTorch, or with Transformers and Lightning as well.
+
+That takes two to seven seconds of CPU time in each process that does.
+"""
 
 _MANY = 300
 """Tests that take longer than to fork and to set up what both processes need."""
@@ -79,7 +81,6 @@ _WAITING = (
     "kineto",
     "test_site.py",
     "test_http_api.py",
-    "integrations",
     "client",
     "cli",
     "deploy",
@@ -87,11 +88,14 @@ _WAITING = (
 )
 """Files and folders of tests that mostly wait, those that take longest first, else one process is left with a slow file at the end."""
 
-_BEGINNINGS = (_CHROMIUM, _PYTORCH, _CHROMIUM, _PYTORCH, _PYTORCH, (), ())
+_BEGINNINGS = (_CHROMIUM, _FRAMEWORKS, _CHROMIUM, _PYTORCH, _PYTORCH, (), ())
 """What the first processes begin with: two with all that no list names, which uses the processors while the others wait.
 
 The other processes begin with what waits, and come to the rest of the files last.
 """
+
+_DEAR = 5
+"""The first processes, which alone take files that start Chromium or PyTorch."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -146,7 +150,7 @@ class _Runs:
     def _run(self, session: pytest.Session, files: list[list[pytest.Item]], numbers: range) -> None:
         """Run files in forks with these numbers."""
         queues = _queues(files)
-        forks = dict(_fork(session, number, files, queues) for number in numbers)
+        forks = dict(_fork(session, number, files, queues, numbers[:_DEAR]) for number in numbers)
         try:
             self._read(session, forks)
         finally:
@@ -233,10 +237,10 @@ def _place(file: list[pytest.Item], names: Sequence[str]) -> int:
 
 
 def _queues(files: list[list[pytest.Item]]) -> dict[tuple[str, ...], int]:
-    """Return pipes with the numbers of files: for those that need Chromium or PyTorch, for those that wait, and for the others."""
+    """Return pipes with the numbers of files: for those that a constant names, and for the others."""
     queues: dict[tuple[str, ...], int] = {}
     rest = set(range(len(files)))
-    for names in (_CHROMIUM, _PYTORCH, _WAITING, ()):
+    for names in (_CHROMIUM, _FRAMEWORKS, _PYTORCH, _WAITING, ()):
         chosen = {number for number in rest if not names or _place(files[number], names) < len(names)}
         rest -= chosen
         queues[names], numbers = os.pipe()
@@ -246,13 +250,18 @@ def _queues(files: list[list[pytest.Item]]) -> dict[tuple[str, ...], int]:
 
 
 def _fork(
-    session: pytest.Session, number: int, files: list[list[pytest.Item]], queues: dict[tuple[str, ...], int]
+    session: pytest.Session,
+    number: int,
+    files: list[list[pytest.Item]],
+    queues: dict[tuple[str, ...], int],
+    dear: range,
 ) -> tuple[int, int]:
     """Fork a process that runs files from the queues; return the end of the pipe with its reports, and its pid."""
     reports, written = os.pipe()
     if (pid := os.fork()) == 0:
-        order = [*_BEGINNINGS[number : number + 1], _WAITING, (), _PYTORCH, _CHROMIUM]
-        _run(session, number, _following(files, [queues[names] for names in order]), written)
+        begins = _BEGINNINGS[number : number + 1]
+        last = (_PYTORCH, _CHROMIUM, _FRAMEWORKS) if number in dear else ()
+        _run(session, number, _following(files, [queues[names] for names in (*begins, _WAITING, (), *last)]), written)
     os.close(written)
     return reports, pid
 

@@ -58,7 +58,7 @@ _WITHOUT_STAR = ["open", "__version__", *(name for name, home in _HOMES.items() 
 _IN_PARTS = not {"trackside_daemon", "trackside_imports"}.isdisjoint(_sys.modules)
 """The daemon, a command or a process that `--auto` watches has imported this, and needs only parts of the package."""
 
-# A training imports all at once: later there may be no file descriptor for it, and a push must not raise.
+# A training imports at once what its pushes need: later there may be no file descriptor for it, and a push must not raise.
 if TYPE_CHECKING or not _IN_PARTS:
     from trackside.checkpoints.checkpoints import Checkpoints
     from trackside.default_run import (
@@ -81,10 +81,14 @@ if TYPE_CHECKING or not _IN_PARTS:
     )
     from trackside.environment.restart import resume_path
     from trackside.history import open as open  # noqa: A004  named as in gzip; exported, though not by a star
-    from trackside.log_filter import LogFilter
     from trackside.run import Run
 
+    for _module in ("logging", "trackside.log_filter"), ("torch", "trackside.pytorch.watcher"):
+        if _module[0] in _sys.modules:  # else the program pays 6 ms each only if it uses them
+            _import_module(_module[1])
+
 if TYPE_CHECKING:
+    from trackside.log_filter import LogFilter
     from trackside_daemon.history.directory import HistoryError as HistoryError
     from trackside_daemon.history.read.reader import UnknownKeyError as UnknownKeyError
     from trackside_daemon.history.read.reader import UnknownRunError as UnknownRunError

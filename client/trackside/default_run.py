@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -18,7 +18,6 @@ from trackside.environment.restart import restart, resume_path
 from trackside.environment.switches import OFF
 from trackside.packing import text_of, writable
 from trackside.process_state import ProcessState
-from trackside.pytorch.watcher import Watcher
 from trackside.roles import stated
 from trackside.row_queue import RowQueue, Severity, whole_number
 from trackside.run import Run, by_position_too
@@ -27,6 +26,9 @@ from trackside.totals.phases import Phase, PhaseMark, TimedLoader
 from trackside.training_log import warn
 from trackside.transport.session import Session
 from trackside.wire import Identity, ProfilePlan
+
+if TYPE_CHECKING:
+    from trackside.pytorch.watcher import Watcher
 
 
 def plan(profile: Any) -> ProfilePlan | None:
@@ -197,7 +199,7 @@ def watch(
     distributions: bool = False,
     replicas: bool | None = None,
     replicas_except: str | Sequence[str] = (),
-) -> Watcher:
+) -> "Watcher":
     """Measure a PyTorch model, as `Run.watch`."""
     return _default().watch(
         model,
@@ -218,7 +220,7 @@ def observe(
     activations: str | Sequence[str] = (),
     attention: str | Sequence[str] = (),
     every: int | str = "auto",
-) -> Watcher:
+) -> "Watcher":
     """Measure distributions inside a PyTorch model, as `Run.observe`."""
     chosen = {"weights": weights, "gradients": gradients, "activations": activations, "attention": attention}
     return _default().observe(model, optimizer, every=every, **chosen)  # type: ignore[arg-type]

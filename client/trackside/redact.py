@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from trackside.patterns import pattern
+
 REDACTED = "[redacted]"
 
 NAME_LINES = 2  # of a statement in code, after the name of a secret, in which its value is looked for
@@ -49,13 +51,13 @@ _SECRET_KEY_PREFIXES = frozenset({"api", "access", "private"})
 _HEX_KEYS = frozenset({"wandb", "api"})
 _VOCABULARY = _SECRETS | _KEYS | _SECRET_KEY_PREFIXES | _HEX_KEYS | {"token"}
 
-_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_HEX = re.compile(r"[0-9a-f]{40}")
-_PATH = re.compile(r"[~.]{0,2}/?[\w.@-]+(/[\w.@-]+)+/?", re.ASCII)
+_CAMEL = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_HEX = pattern(r"[0-9a-f]{40}")
+_PATH = pattern(r"[~.]{0,2}/?[\w.@-]+(/[\w.@-]+)+/?", re.ASCII)
 
 # Every pattern begins at a word boundary or has bounded repeats, so the cost is linear in the text: no two starting
 # points may scan the same characters.
-_SHAPES = re.compile(
+_SHAPES = pattern(
     r"(?<![A-Za-z0-9])(?:"
     r"sk-[\w-]{0,16}?[A-Za-z0-9]{16}[\w-]*"  # OpenAI, Anthropic and others; sk-learn-… has no word of 16 letters
     r"|hf_[A-Za-z0-9]{20,}"
@@ -73,8 +75,8 @@ _OF_SHAPES = (
     *("sk-", "hf_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox", "AKIA", "ASIA", "AIza"),
     *("ya29.", "nvapi-", "wandb_v1_", "eyJ"),
 )
-_URL = re.compile(r"""(://[^\s/?#:@"']*:)([^\s/?#"']+)(?=@)""", re.ASCII)
-_HEADER = re.compile(
+_URL = pattern(r"""(://[^\s/?#:@"']*:)([^\s/?#"']+)(?=@)""", re.ASCII)
+_HEADER = pattern(
     r"(\b(?:authorization|(?:api|auth|access)-(?:key|token)):[ \t]{0,4}(?:[a-z]{1,16}[ \t]{1,4})?"
     r"|\bbearer[ \t]{1,4}(?=[\w.~+/=-]{16})(?=[\w.~+/=-]{0,100}[0-9]))"
     r"""([^\s"',;]{8,})""",
@@ -82,23 +84,21 @@ _HEADER = re.compile(
 )
 _VALUE = r""""[^"]*"|'[^']*'|"""
 _NAMED = (
-    re.compile(rf"""(?<![\w.-])(-*[A-Za-z_][\w.-]*)(=)({_VALUE}[^\s"'&;,]+)""", re.ASCII),
-    re.compile(rf"(?<!\S)(--[A-Za-z][\w.-]*)([ \t]{{1,4}})(?!-)({_VALUE}\S+)", re.ASCII),
-    re.compile(
-        r"""("[\w. -]{1,100}"|'[\w. -]{1,100}')(\s{0,8}:\s{0,8})("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.ASCII
-    ),
+    pattern(rf"""(?<![\w.-])(-*[A-Za-z_][\w.-]*)(=)({_VALUE}[^\s"'&;,]+)""", re.ASCII),
+    pattern(rf"(?<!\S)(--[A-Za-z][\w.-]*)([ \t]{{1,4}})(?!-)({_VALUE}\S+)", re.ASCII),
+    pattern(r"""("[\w. -]{1,100}"|'[\w. -]{1,100}')(\s{0,8}:\s{0,8})("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.ASCII),
 )
 # A name in a text, with what stands between it and its value: that may be on the next line, as after a prompt.
-_ASSIGNED = re.compile(
+_ASSIGNED = pattern(
     r"""(?<![\w.-])((?:(?:access|api|auth|private|secret)[ \t])?[a-z_][\w.-]*)"""
     r"""([ \t]{0,4}(?:=(?!=)|:(?:[ \t]{0,4}\r?\n(?![ \t-]{0,40}[\w.-]{1,100}[ \t]{0,4}[:=])[ \t]{0,40}(?:-[ \t])?)?)[ \t]{0,4})"""
     rf"""(?![a-z]{{1,16}}[ \t]{{1,4}}\[redacted\])({_VALUE}[^\s"'&;,]+)""",
     re.ASCII | re.IGNORECASE,
 )
 # A line of YAML, whose value may have spaces.
-_MEMBER = re.compile(r"(?m)^([ \t-]{0,40}[A-Za-z_][\w.-]*)([ \t]{0,4}:[ \t]{1,4})([^\s{\[][^\r\n]*)", re.ASCII)
+_MEMBER = pattern(r"(?m)^([ \t-]{0,40}[A-Za-z_][\w.-]*)([ \t]{0,4}:[ \t]{1,4})([^\s{\[][^\r\n]*)", re.ASCII)
 # W&B asks for the key in one line with it.
-_AFTER_API_KEY = re.compile(r"(?i)(\bapi[ _-]?key\b[^\r\n]{0,200}?\b)([0-9a-f]{40})\b", re.ASCII)
+_AFTER_API_KEY = pattern(r"(?i)(\bapi[ _-]?key\b[^\r\n]{0,200}?\b)([0-9a-f]{40})\b", re.ASCII)
 _NAMES = (
     *("password", "passwd", "passphrase", "pwd", "secret", "credential", "auth", "bearer", "cookie"),
     "accesstoken",
@@ -106,17 +106,17 @@ _NAMES = (
 
 # What follows the escape character in the control sequences of a terminal (ECMA-48).
 CONTROL = r"(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]{1,4}[0-~]|[@-Z\\-_])"
-_CONTROL = re.compile(rf"\x1b{CONTROL}")
+_CONTROL = pattern(rf"\x1b{CONTROL}")
 
-_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?")
-_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?(?:-----)?")
-_KEY_HEADER = re.compile(r"(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset):")
-_KEY_BODY = re.compile(r"[A-Za-z0-9+/=]+")
+_KEY_BEGINS = pattern(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?")
+_KEY_ENDS = pattern(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?(?:-----)?")
+_KEY_HEADER = pattern(r"(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset):")
+_KEY_BODY = pattern(r"[A-Za-z0-9+/=]+")
 _KEY_LINES = 500  # of a private key; one of 16,384 bits has 200
 _SHORT_CHARACTERS, _SHORT_LINES = 40, 3  # a line of a key with fewer characters is its last one; so many are accepted
-_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
+_LINE = pattern(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 
-_ARGUMENT = re.compile(r"([-+~]*[A-Za-z_][\w.-]*)=(.*)", re.ASCII | re.DOTALL)
+_ARGUMENT = pattern(r"([-+~]*[A-Za-z_][\w.-]*)=(.*)", re.ASCII | re.DOTALL)
 
 
 def redact(config: Any) -> Any:
@@ -230,8 +230,8 @@ def _redact_plain(text: str) -> str:
 def _redact_named(text: str) -> str:
     text = _HEADER.sub(rf"\g<1>{REDACTED}", text)
     text = _AFTER_API_KEY.sub(rf"\g<1>{REDACTED}", text)
-    for pattern in _NAMED:
-        text = pattern.sub(_judge_named, text)
+    for named in _NAMED:
+        text = named.sub(_judge_named, text)
     return text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache, wraps
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from trackside.environment.exit_status import checked_status, exception_fields, outcome
 from trackside.limits import ROWS_WAITING
@@ -12,8 +12,6 @@ from trackside.media.pixels import read
 from trackside.media.tables import histogram_json, table_json
 from trackside.media.unsent import text_bytes
 from trackside.numbers import read_number
-from trackside.pytorch.observer import choice
-from trackside.pytorch.watcher import Watcher
 from trackside.totals.phases import Phase, TimedLoader
 from trackside.training_log import warn
 from trackside.transport.session import MAX_LIGHT_VALUES
@@ -23,10 +21,28 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from trackside.environment.exit_status import Status
+    from trackside.pytorch.watcher import Watcher
     from trackside.row_queue import RowQueue, Severity
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class Unwatched:
+    """The watcher of a model that cannot be watched, since no file descriptor was left for the import."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def _can_watch() -> bool:
+    """Import what watches models: 6 ms, which other runs do not pay."""
+    try:
+        import trackside.pytorch.watcher  # noqa: F401
+    except (ImportError, OSError) as error:
+        warn(f"the model is not watched, training goes on: {error}")
+        return False
+    return True
 
 
 def by_position_too(function: F) -> F:
@@ -234,6 +250,11 @@ class Run:
         Example:
             >>> run.watch(model, optimizer, layers="*.attn")
         """
+        if not _can_watch():
+            return cast("Watcher", Unwatched())
+        from trackside.pytorch.observer import choice
+        from trackside.pytorch.watcher import Watcher
+
         observed = choice() if distributions else None
         return Watcher(self.queue, model, optimizer, layers, observed, replicas=replicas, excluded=replicas_except)
 
@@ -275,6 +296,11 @@ class Run:
         Example:
             >>> run.observe(model, activations="*.mlp", attention="*.attn")
         """
+        if not _can_watch():
+            return cast("Watcher", Unwatched())
+        from trackside.pytorch.observer import choice
+        from trackside.pytorch.watcher import Watcher
+
         wanted = choice(weights=weights, gradients=gradients, activations=activations, attention=attention, every=every)
         watcher = Watcher.of(self.queue, model)
         if watcher is None:

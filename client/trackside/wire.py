@@ -15,7 +15,6 @@ no byte of an old message.
 
 from __future__ import annotations
 
-import re
 from array import array
 from functools import cache
 from typing import Annotated, Any
@@ -24,6 +23,7 @@ import msgspec
 
 from trackside.buckets import DURATION_INDEXES, Buckets
 from trackside.packing import unpack
+from trackside.patterns import pattern
 
 VERSION = 1
 PROTOCOL = b"trackside/%d" % VERSION
@@ -92,7 +92,7 @@ class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
         return (self.wall + monotonic - self.monotonic) / 1e9
 
 
-_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_COMMIT = pattern("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def is_commit(text: str) -> bool:

@@ -1,12 +1,17 @@
 """The `trackside` command. In an installation without the daemon it reports which extra to install."""
 
+import gc
 import os
 import sys
+
+GARBAGE = 50_000
+"""New objects before a garbage collection: those of imports stay, and to examine them takes a twentieth of their time."""
 
 
 def main() -> None:
     """Run the command line."""
     _open_standard_streams()
+    gc.set_threshold(GARBAGE)
     try:
         from trackside_daemon.cli.main import app
 

@@ -499,8 +499,9 @@ def test_another_daemon_begins_with_the_usual_time() -> None:
 
 def left_by_a_kill(session: Session, spool: Path) -> list[tuple[Envelope, Any]]:
     """Return the messages that are in the files of a session, once the kernel has released its lock."""
-    os.close(session.spool._lock)
-    session.spool._lock = -1
+    assert session.spool._kept is not None
+    os.close(session.spool._kept._lock)
+    session.spool._kept._lock = -1
     (orphan,) = orphaned_sessions([spool], None)
     orphan.acknowledged(0)
     return [read(message) for message in orphan.pending]
@@ -524,12 +525,12 @@ def test_of_a_killed_process_the_pushes_are_left_that_it_had_kept(spool: Path) -
         one.drain(CLOCK)
     assert session.keeps
     session.rows.extend(waiting)
-    session.keep(lambda: later(0.04))
-    session.keep(lambda: later(0.08))
+    session.keep(lambda: later(0.04), spool)
+    session.keep(lambda: later(0.08), spool)
     for time, step, values in waiting[:2] + waiting[3:]:
         same.rows.append((time, step, {key: value for key, value in values.items() if type(value) is not object}))
     same.drain(later(0.2))
-    assert (spool / f"{session.id.hex()}.tail.spool").stat().st_mode & 0o777 == 0o600
+    assert (spool / f"{session.id.hex()}.0.spool").stat().st_mode & 0o777 == 0o600
     (first, before), (second, last) = left_by_a_kill(session, spool)
     assert (first.number, second.number) == (1, 2)
     assert before == batches(same)[0]
@@ -538,13 +539,13 @@ def test_of_a_killed_process_the_pushes_are_left_that_it_had_kept(spool: Path) -
 
 
 def test_what_is_kept_goes_with_the_end_and_what_cannot_be_kept_costs_nothing(spool: Path) -> None:
-    session, without = a_session(spool), a_session(NO_DISK)
-    for one in (session, without):
+    session, without = a_session(), a_session()
+    for one, place in ((session, spool), (without, NO_DISK)):
         one.greeted, one.asked_at = True, 1.0
         push(one, {"loss": 1.0}, 1)
-        one.keep(lambda: CLOCK)
+        one.keep(lambda: CLOCK, place)
         push(one, {"loss": 2**70}, 2)
-        one.keep(lambda: CLOCK)
+        one.keep(lambda: CLOCK, place)
         one.drain(CLOCK)
         one.acknowledged(1)
         assert one.totals.dropped == 0

@@ -174,7 +174,7 @@ async def alerted(agent: Agent, names: set[str], **since: float) -> float:
     while True:
         found = await agent.ask("wait", run="main", timeout_seconds=120, until=["alert"], **since)
         if {one["alert"] for one in found["alerts"]} & names:
-            return found["now"]
+            return float(found["now"])
         since = {"since": found["now"]}
         agent.done("another alert")
 

@@ -92,6 +92,7 @@ def states(daemon: Daemon) -> set[str]:
     return {*(run["state"] for run in page), *(name.split('state="')[1].rstrip('"}') for name in shown)}
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_stall_and_a_nan_outlive_the_daemon_and_are_sent_once(start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon(environ=STALLS)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

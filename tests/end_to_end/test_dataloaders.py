@@ -161,7 +161,7 @@ def test_pytorch_that_cannot_allocate_shared_memory_raises_it_itself_and_no_proc
     ("line", "cause", "known"),
     [
         ("kill", "SIGKILL", {"signal": "SIGKILL", "cause": "killed by SIGKILL"}),
-        ("exit", "exit", {"status": 3, "cause": "exit status 3"}),
+        pytest.param("exit", "exit", {"status": 3, "cause": "exit status 3"}, marks=pytest.mark.only_soak),
     ],
 )
 def test_a_worker_that_dies_otherwise_is_reported_too(

@@ -9,6 +9,7 @@ import signal
 import time
 from array import array
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,6 @@ from trackside_daemon.history.read import reader, series
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from end_to_end.conftest import Process
     from processes import Daemon
@@ -223,25 +223,26 @@ def test_when_both_sides_are_killed_the_next_daemon_reads_the_spool(
     assert steps * len(KEYS) >= handed
 
 
-def kept(spool: Path) -> int:
+def kept(place: Path) -> int:
     """Return the highest step in what a living training keeps in case that it is killed; 0 while there is nothing."""
     with suppress(StopIteration, OSError, ValueError):  # it is not there yet, or is being written
-        frames = [record.frames for record in SegmentReader(next(spool.glob("*.tail.spool")))]
+        frames = [record.frames for record in SegmentReader(next(place.glob("*.spool")))]
         return max(int(max(block.columns()[0])) for block in decode_body("batch", frames[-1][2]).blocks)
     return 0
 
 
 def test_of_a_training_that_is_killed_the_history_has_what_it_had_not_sent(
-    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     daemon = start_daemon(*QUIET)
+    place = Path(daemon.endpoint.removeprefix("ipc://")).with_suffix(".kept")
     training = start_training(daemon, "-c", PACED, "200", "0", **PATIENT)
-    eventually(lambda: kept(spool) > 100)
+    eventually(lambda: kept(place) > 100)
     os.kill(training.pid, signal.SIGSTOP)
-    last = kept(spool)
+    last = kept(place)
     training.kill()
     training.wait(DEADLINE)
-    eventually(lambda: not list(spool.iterdir()))
+    eventually(lambda: not list(place.iterdir()))
     eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "failed")
     assert counted(daemon, "ingest_gaps_total") == 0.0
     assert daemon.stop() == 0

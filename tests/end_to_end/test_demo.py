@@ -290,6 +290,7 @@ def series_of(page: str, family: str) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_simulated_ranks_fill_every_family_of_a_training(start_demo: Callable[..., Demo]) -> None:
     demo = start_demo("--ranks", str(RANKS), "--gpus", "3", TRACKSIDE_COST__GPU_HOUR="*=2")
     address = demo.address()

@@ -101,6 +101,7 @@ def test_a_nan_that_the_earlier_daemon_could_not_send_is_sent_as_firing_although
     assert [one["status"] for letter in inbox.of("direct") for one in letter.of(NAN)] == ["firing", "resolved"]
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_sink_that_is_configured_later_is_sent_only_what_still_fires(
     inbox: Inbox,
     environ: dict[str, str],

@@ -293,7 +293,7 @@ def test_what_a_damaged_history_has_is_in_the_next_one_while_the_daemon_serves(
 ) -> None:
     daemon = start_daemon(*QUIET)
     training = start_training(daemon, "-c", OBEYING, **PATIENT)
-    before = obey(training, 50_000)
+    before = obey(training, 75_000)
     eventually(lambda: counted(daemon, "history_samples_total") == before)
     file = daemon.history / "history.db"
     other = sqlite3.connect(file, timeout=DEADLINE)
@@ -301,7 +301,7 @@ def test_what_a_damaged_history_has_is_in_the_next_one_while_the_daemon_serves(
     other.close()
     pages = file.stat().st_size // 4096
     with file.open("r+b") as damaged:
-        for page in random.Random(4711).sample(range(64, pages), pages // 3):  # the run itself is in one of the first
+        for page in random.Random(4711).sample(range(64, pages), (pages - 64) // 2):  # the run itself is before them
             damaged.seek(4096 * page)
             damaged.write(bytes(4096))
     eventually(lambda: set_aside(daemon))

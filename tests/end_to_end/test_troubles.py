@@ -220,7 +220,6 @@ def stage() -> Iterator[Stage]:
         found.close()
 
 
-@pytest.mark.usefixtures("only_soak")
 def test_gloo_ranks_of_which_one_is_slow_and_then_stays_away(stage: Stage) -> None:
     pytest.importorskip("torch")
     for rank in (*stage.ranks, *stage.calm):

@@ -169,7 +169,7 @@ def window_in(rows: list[Sample], dice: random.Random) -> Range:
 @pytest.mark.parametrize(
     ("count_", "packed"),
     [
-        (60_000, 60_000),
+        pytest.param(60_000, 60_000, marks=pytest.mark.only_soak),
         pytest.param(200_000, 190_000, marks=pytest.mark.only_soak),
         (20_000, 0),
         (5000, 4096),

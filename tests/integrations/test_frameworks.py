@@ -53,8 +53,13 @@ def agrees(found: Trained, name: str, printed: str) -> None:
 def test_values_are_those_of_the_framework_s_own_log(script: str, framework: str, backend: str) -> None:
     path = f"{{root}}/tests/public/{script}.py"
     line = (path, framework, "line")
-    alone, auto = (path, framework), ("-m", "trackside.auto", path, framework)
-    environ = {"KERAS_BACKEND": backend, "PYTHONWARNINGS": "ignore"}
+    environ = {"KERAS_BACKEND": backend}
+    starts: tuple[str, ...] = ("-m", "trackside.auto")
+    if framework == "ignite":
+        starts = ("{root}/tests/auto/watched.py",)  # a fork server has PyTorch and Ignite
+    else:
+        environ["PYTHONWARNINGS"] = "ignore"
+    alone, auto = (path, framework), (*starts, path, framework)
     with trained(line, alone, auto, environ=environ) as found:
         assert found.printed[1] == found.printed[2]
         by_line, by_auto = ([line for line in text.splitlines() if line[0] == "{"] for text in found.printed[::2])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trackside.environment.identity import children, stat
 from trackside.interpreter import FRAMES, STACKS_FILE, STACKS_SIGNAL
+from trackside.patterns import pattern
 from trackside.wire import Child
 
 PROC = Path("/proc")
@@ -23,8 +24,8 @@ POLL_SECONDS = 0.005
 BYTES = 64 * 1024  # most of an answer that is read
 THREADS = 8  # most threads of a child, the main thread first
 
-_FORK = re.compile(r"multiprocessing.process\.py:\d+ _bootstrap$")
-_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_FORK = pattern(r"multiprocessing.process\.py:\d+ _bootstrap$")
+_FRAME = pattern(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def child_processes() -> list[Child]:

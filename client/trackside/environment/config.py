@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import fields, is_dataclass
 from math import isfinite
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +42,9 @@ def as_mapping(config: Any) -> Mapping[Any, Any]:
         return config
     if callable(keys := getattr(config, "keys", None)):  # OmegaConf's, ConfigDict's
         return {key: config[key] for key in keys()}
-    if is_dataclass(config) and not isinstance(config, type):  # also one with slots
+    if _is_dataclass(config):  # also one with slots
+        from dataclasses import fields  # which is imported, but by the training
+
         return {field.name: getattr(config, field.name) for field in fields(config)}
     if isinstance(config, type) or not hasattr(config, "__dict__"):
         raise TypeError(f"{type(config).__name__} has no fields; pass a dict, a dataclass or a Namespace")
@@ -63,5 +64,9 @@ def plain(value: Any) -> Any:
     if hasattr(value, "__float__") and getattr(value, "ndim", 1) == 0:  # a scalar of NumPy, or a tensor of one number
         return int(value) if hasattr(value, "__index__") and value == int(value) else plain(float(value))
     namespaces = (SimpleNamespace, getattr(sys.modules.get("argparse"), "Namespace", SimpleNamespace))
-    has_fields = isinstance(value, namespaces) or (is_dataclass(value) and not isinstance(value, type))
+    has_fields = isinstance(value, namespaces) or _is_dataclass(value)
     return plain(as_mapping(value)) if has_fields else str(value)
+
+
+def _is_dataclass(value: Any) -> bool:
+    return hasattr(type(value), "__dataclass_fields__")

@@ -12,13 +12,14 @@ from pathlib import Path
 from trackside.environment import keys
 from trackside.environment.keys import is_loopback
 from trackside.os_errors import os_error_text
+from trackside.patterns import pattern
 
 SOCKET = "push.sock"
 SYSTEM_SOCKET_DIRECTORY = Path("/run/trackside")
-_TCP = re.compile(r"tcp://.+:(\d{1,5})", re.ASCII)
+_TCP = pattern(r"tcp://.+:(\d{1,5})", re.ASCII)
 
 # Failures that starting a daemon would cure.
-_CURABLE = re.compile(r"\((not found|nobody listens there|does not answer)")
+_CURABLE = pattern(r"\((not found|nobody listens there|does not answer)")
 
 
 def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Literal, get_args
 
 from trackside.packing import text_of, writable
+from trackside.patterns import pattern
 from trackside.training_log import warn
 from trackside.wire import CLOSED
 
@@ -23,12 +24,12 @@ SHM = "/dev/shm"  # noqa: S108  only its size is read
 # Words of PyTorch's messages if /dev/shm is full: a tensor gets no room, or SIGBUS kills a loader's worker.
 _FULL = (("shared memory", "No space left on device"), ("DataLoader worker", "Bus error"))
 # Some releases of PyTorch 2 write "capacty".
-_GPU = re.compile(
+_GPU = pattern(
     r"out of memory\. Tried to allocate (?P<requested>[\d.]+ \w+)\. (?:GPU (?P<gpu>\d+) has a total capaci?ty of "
     r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free)?"
 )
 # A call of a collective, as PyTorch with $TORCH_DISTRIBUTED_DEBUG=DETAIL writes it if other ranks made another one.
-_CALL = re.compile(
+_CALL = pattern(
     r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
 )
 newest_call: Callable[[], str] = str

@@ -14,6 +14,7 @@ from time import monotonic
 import msgspec
 
 from trackside.environment.paths import open_regular
+from trackside.patterns import pattern
 from trackside.wire import is_commit
 
 MAX_FILES = 20_000  # limit of tracked files; the state of a larger repository is unknown
@@ -36,7 +37,7 @@ _GITLINK = 0o160000
 _CHECKSUM_BYTES = 20
 _EMPTY_BLOB = bytes.fromhex("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391")
 _SHA256 = rb"(?im)^\s*objectformat\s*=\s*\"?sha256"
-_REFERENCE = re.compile(r"refs(/(?!\.)[^\x00-\x20\x7f~^:?*\[\\/]+)+")  # git-check-ref-format(1); no part may be ".."
+_REFERENCE = pattern(r"refs(/(?!\.)[^\x00-\x20\x7f~^:?*\[\\/]+)+")  # git-check-ref-format(1); no part may be ".."
 
 
 def commit(script: str) -> str:

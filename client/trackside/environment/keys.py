@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.environment.paths import open_regular
 from trackside.os_errors import os_error_text
+from trackside.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 VARIABLE = "TRACKSIDE_KEY_FILE"
 FILE_BYTES = 4096  # limit of bytes that are read, whatever file is named; a key file is smaller
 
-_LOOPBACK = re.compile(r"tcp://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\]):(?:\d{1,5}|\*)", re.ASCII)
+_LOOPBACK = pattern(r"tcp://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\]):(?:\d{1,5}|\*)", re.ASCII)
 
 # A line of a key file, with a key in Z85, https://rfc.zeromq.org/spec/32/.
-_LINE = re.compile(r'([a-z]+-key)\s*=\s*"([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})"')
+_LINE = pattern(r'([a-z]+-key)\s*=\s*"([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})"')
 
 
 class KeyFileError(Exception):
     """No key is available. The message states why and what to do, and never the contents of a file."""
 
 
-@dataclass(frozen=True)
-class ClientKey:
+class ClientKey(NamedTuple):
     """The keys of a client.
 
     Attributes:
@@ -41,9 +40,12 @@ class ClientKey:
     """
 
     file: Path
-    secret: bytes = field(repr=False)  # it must not get into a log or an error
+    secret: bytes
     public: bytes
     daemon: bytes
+
+    def __repr__(self) -> str:
+        return f"ClientKey({str(self.file)!r})"  # the secret must not get into a log or an error
 
     def lock(self, socket: zmq.Socket[bytes]) -> None:
         """Encrypt the connections that *socket* opens from now on."""

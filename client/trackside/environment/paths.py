@@ -50,6 +50,19 @@ def spool_directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
     yield state_directory(environ, uid) / "spool"
 
 
+def kept_directory(endpoint: str) -> Path | None:
+    """Return where a training keeps its last pushes in case that it is killed, for the daemon of an endpoint and no other.
+
+    None for a daemon of another user or machine.
+    """
+    place = Path(endpoint.removeprefix("ipc://"))
+    try:
+        is_own = endpoint.startswith("ipc://") and place.parent.stat().st_uid == place.stat().st_uid == os.getuid()
+    except OSError:
+        is_own = False
+    return place.with_suffix(".kept") if is_own else None
+
+
 def open_regular(path: Path, *, links: bool = False) -> BinaryIO:
     """Open a regular file for reading; symbolic links only with *links*. The call never blocks, as it would on a FIFO.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.environment.switches import OFF
+from trackside.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
 
 VARIABLE = "TRACKSIDE_PRINT_LINK"
-_ADDRESS = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-f:.]+\]):\d{1,5}", re.ASCII)
-_TOKEN = re.compile(r"[\w-]{1,100}", re.ASCII)
+_ADDRESS = pattern(r"https?://(?:[\w.-]+|\[[0-9a-f:.]+\]):\d{1,5}", re.ASCII)
+_TOKEN = pattern(r"[\w-]{1,100}", re.ASCII)
 _BYTES = 4096
 
 

@@ -21,7 +21,7 @@ from trackside.captures.answers import ANSWERS, OTHER_CAPTURE, AnswerKind, cance
 from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment import discovery
 from trackside.environment.clocks import read_clocks
-from trackside.environment.paths import machine_id
+from trackside.environment.paths import kept_directory, machine_id
 from trackside.environment.process_info import process_info
 from trackside.log_once import LogOnce
 from trackside.os_errors import os_error_text
@@ -122,6 +122,7 @@ class Sender:
         self._socket: zmq.Socket[bytes] | None = None
         self._failures: list[str] = []
         self._connected_to = ""
+        self._kept_in: Path | None = None
         self._thread = native_thread(self._run, "trackside-sender")
         self._answered_at = self._no_daemon_since = time.monotonic()
         self._intervals = intervals
@@ -302,6 +303,8 @@ class Sender:
 
     def _keep(self, waker: socket) -> bool:
         """Keep what is pushed while this waits for the next drain, if that is worth it; return whether a wake-up came."""
+        if (place := self._kept_in) is None:
+            return False
         keeping = [session for session in self._sessions if isinstance(session, Session) and session.keeps]
         # ZeroMQ's sockets are not polled meanwhile, which costs several times as much: what the daemon answers can wait.
         poller = select.poll()
@@ -311,7 +314,7 @@ class Sender:
                 waker.recv(4096)
                 return True
             for session in keeping:
-                session.keep(now)
+                session.keep(now, place)
         return False
 
     def _drain(self) -> None:
@@ -368,6 +371,7 @@ class Sender:
         self._answered_at = time.monotonic()
         self._asked = False
         self._connected_to = endpoint
+        self._kept_in = kept_directory(endpoint)
         self._socket, failure = connect(self._context, endpoint, os.environ)
         self._failures.append(f"{endpoint} ({failure})")
 

@@ -306,8 +306,8 @@ class Session(Outbox):
         """The next rows are worth the cost of `keep`, as far as the number of the last ones shows."""
         return self.greeted and not self.ended and self._drained in KEPT_ROWS
 
-    def keep(self, now: Callable[[], Clock]) -> None:
-        """Write to the spool what was pushed and may not arrive if the process is killed now."""
+    def keep(self, now: Callable[[], Clock], directory: Path) -> None:
+        """Write to a *directory* what was pushed and may not arrive if the process is killed now."""
         rows = list(self.rows)
         if not rows or len(rows) > KEPT_ROWS[-1] or self.backlog or self.size > KEPT_BYTES:
             return
@@ -320,7 +320,9 @@ class Session(Outbox):
                     self._begun = encode(Envelope("batch", self.id, number), self._pushes(now(), self._batch))
                 kept = [SpooledMessage(one.first, one.number, one.values, one.frames) for one in self.pending]
                 frames = [*self._begun, encoded(self._counts, rows)]
-                self.spool.keep([*kept, SpooledMessage(number, number, self._batch.values, frames)], self._head)
+                self.spool.keep(
+                    [*kept, SpooledMessage(number, number, self._batch.values, frames)], self._head, directory
+                )
         except Exception:  # noqa: BLE001  no room on the disk, or numbers that cannot be written: the next hello tries again
             self._head = []
 

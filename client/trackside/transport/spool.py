@@ -59,7 +59,7 @@ class SpoolLimits(NamedTuple):
 LIMITS = SpoolLimits()
 
 MAGIC = b"trackside spool 1\n"
-TAIL = "tail.spool"  # end of the name of the file of `Spool.keep`: no number, so that it sorts last
+ONLY = "0.spool"  # end of the name of the file of a `KeptSpool`
 FRAMES = 3  # frames of a message
 
 _HEADER = Struct("<IIQQI")
@@ -124,14 +124,14 @@ class Spool:
         self.damage: dict[tuple[Path, int], str] = {}
         self.lost = self.discarded = 0
         self.user: int | None = None
-        self._name = session.hex()
+        self._session, self._name = session, session.hex()
         self._directory = directory
         self._segments: deque[Segment] = deque()
         self._lock = self._file = -1
         self._begun = False
         self._reader: SegmentReader | None = None
-        self._tail: tuple[int, Path, list[bytes]] | None = None
-        self._tail_at = self._tail_size = 0
+        self._kept: KeptSpool | None = None
+        self._kept_in: Path | None = None
 
     @property
     def last(self) -> int:
@@ -180,29 +180,23 @@ class Spool:
         self.failure = ""
         return True
 
-    def keep(self, records: Iterable[SpooledMessage], hello: list[bytes]) -> None:
+    def keep(self, records: Iterable[SpooledMessage], hello: list[bytes], directory: Path) -> None:
         """Write what may not arrive if the process is killed now, in place of what the last call wrote.
-
-        Its file sorts behind the segments, and goes with `close`.
 
         Args:
             records: Messages in order. The last one may be the first part of a message that is sent later under its number,
                 and may have a frame more, with rows that follow (`kept_rows`).
             hello: The session's hello; the file begins anew with another one.
+            directory: Directory of its file, which is a spool of its own and goes with `close`.
 
         Raises:
             OSError: It cannot be written.
-            LookupError: The user has no home.
         """
-        if self._tail is None or self._tail[2] is not hello:
-            self._forget_tail()
-            self._prepare()
-            path = self._path(TAIL)
-            file, self._tail_at = self._create(path, lambda: hello, append=False)
-            self._tail, self._tail_size = (file, path, hello), 0
-        # Zeros over the rest of what was longer, since to cut it takes longer than all else here.
-        data = b"".join(map(_record, records)).ljust(self._tail_size, b"\0")
-        self._tail_size = os.pwrite(self._tail[0], data, self._tail_at)
+        if self._kept is None or self._kept_in != directory:
+            if self._kept is not None:
+                self._kept.close()
+            self._kept, self._kept_in = KeptSpool(self._session, directory), directory
+        self._kept.overwrite(records, hello)
 
     def replace_last(self, record: SpooledMessage) -> None:
         """Write the last message of an ended process, in place of one of its number.
@@ -293,7 +287,9 @@ class Spool:
 
         In a *forked* child only its copies of the descriptors are closed: the lock must not outlive the parent.
         """
-        self._forget_tail(deletes=not forked)
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close(forked=forked)
         file, lock = self._file, self._lock
         self._file = self._lock = -1  # first, so that no descriptor is closed twice: its number may be reused
         self._reader = None
@@ -325,14 +321,6 @@ class Spool:
         if self._lock < 0:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = acquire_lock(self._path("lock"))
-
-    def _forget_tail(self, *, deletes: bool = True) -> None:
-        tail, self._tail = self._tail, None
-        if tail is not None:
-            with suppress(OSError):
-                os.close(tail[0])
-                if deletes:
-                    tail[1].unlink(missing_ok=True)
 
     def _create(self, path: Path, hello: Callable[[], list[bytes]], *, append: bool = True) -> tuple[int, int]:
         """Create a segment with its head; return its descriptor and size."""
@@ -417,6 +405,37 @@ class Spool:
     def _path(self, end: str) -> Path:
         assert self._directory is not None  # noqa: S101  chosen before any path is made
         return self._directory / f"{self._name}.{end}"
+
+
+class KeptSpool(Spool):
+    """A spool of one file, which its process writes again and again, and which is there only if the process is killed."""
+
+    _head: list[bytes] | None = None
+    _head_size = _size = 0
+
+    def overwrite(self, records: Iterable[SpooledMessage], hello: list[bytes]) -> None:
+        """Write messages in place of those of the last call: see `Spool.keep`."""
+        if self._head is not hello:
+            self._delete()
+            self._prepare()
+            self._file, self._head_size = self._create(self._path(ONLY), lambda: hello, append=False)
+            self._head, self._size = hello, 0
+        # Zeros over the rest of what was longer, since to cut it takes longer than all else here.
+        data = b"".join(map(_record, records)).ljust(self._size, b"\0")
+        self._size = os.pwrite(self._file, data, self._head_size)
+
+    def close(self, *, forked: bool = False) -> None:
+        """Delete the file and release the lock; in a *forked* child close the copies of the descriptors."""
+        if not forked:
+            self._delete()
+        super().close(forked=forked)
+
+    def _delete(self) -> None:
+        file, self._file, self._head = self._file, -1, None
+        if file >= 0:
+            with suppress(OSError):
+                os.close(file)
+                self._path(ONLY).unlink()
 
 
 class SegmentReader:

@@ -235,8 +235,8 @@ class AlertsSection(Section):
     straggler_window: Annotated[Seconds, Field(ge=0.1)] = setting(
         "Length of one comparison of a run's ranks; a straggler is slow in 30 of the last 50.", STRAGGLER_WINDOW
     )
-    thresholds: ThresholdsSection = ThresholdsSection()
-    sinks: SinksSection = SinksSection()
+    thresholds: ThresholdsSection = ThresholdsSection.model_construct()
+    sinks: SinksSection = SinksSection.model_construct()
     rules: Annotated[tuple[RuleSection, ...], BeforeValidator(_rules)] = setting(
         "Custom rules, in the YAML file: alert, metric, a condition and texts.",
         (),

@@ -96,11 +96,11 @@ class BridgesSection(Section):
 
     secret: ClassVar[bool] = True
 
-    tensorboard: TensorboardSection = TensorboardSection()
-    mlflow: MlflowSection = MlflowSection()
-    wandb: WandbSection = WandbSection()
-    otlp: OtlpSection = OtlpSection()
-    parquet: ParquetSection = ParquetSection()
+    tensorboard: TensorboardSection = TensorboardSection.model_construct()
+    mlflow: MlflowSection = MlflowSection.model_construct()
+    wandb: WandbSection = WandbSection.model_construct()
+    otlp: OtlpSection = OtlpSection.model_construct()
+    parquet: ParquetSection = ParquetSection.model_construct()
 
     def configured(self) -> dict[str, MirrorSection]:
         """Return the sections that have a target, by their names."""
@@ -120,7 +120,7 @@ class FleetSection(Section):
 
     secret: ClassVar[bool] = True
 
-    prometheus: PrometheusSection = PrometheusSection()
+    prometheus: PrometheusSection = PrometheusSection.model_construct()
     daemon_url: Annotated[str, Field(pattern=r"^https?://[^{}]*\{instance\}[^{}]*$")] = setting(
         "Address of a daemon, by the label instance of its series.", "http://{instance}"
     )

@@ -27,7 +27,7 @@ class CaptureSection(Section):
         False,
     )
     kineto: bool = setting("Serve the socket at which PyTorch asks for profiles; see docs/captures.md.", True)
-    plan: PlanSection = PlanSection()
+    plan: PlanSection = PlanSection.model_construct()
     plans: Literal["own", "all"] = setting(
         "Whose runs may plan profiles with init(profile=...): own are those of the daemon's user.", "own"
     )

@@ -56,13 +56,13 @@ class LongMemory:
         losses: The last losses.
     """
 
-    __slots__ = ("_block", "_sizes", "losses", "usual")
+    __slots__ = ("_block", "_level", "_sizes", "losses", "usual")
 
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=BLOCK)
         self.usual: float | None = None
         self._block: list[float] = []
-        self._sizes = SortedWindow(BLOCKS)
+        self._sizes, self._level = SortedWindow(BLOCKS), SortedWindow(BLOCKS)
 
     def add(self, size: float) -> None:
         """Add the logarithm of a norm."""
@@ -71,6 +71,9 @@ class LongMemory:
             self._block.sort()
             self._sizes.add(self._block[BLOCK // 2])
             self.usual = self._sizes.median() if len(self._sizes) >= SETTLED else None
+            loss = self.loss()
+            if 0 < loss < inf:
+                self._level.add(log(loss))
             self._block.clear()
 
     def spread(self) -> float:
@@ -80,6 +83,11 @@ class LongMemory:
     def loss(self) -> float:
         """Return the level of the loss that is pushed with the norm; infinite without one."""
         return median(self.losses) if self.losses else inf
+
+    def converged(self) -> float:
+        """Return by how much the logarithm of the loss is below its usual one: the gradients of a small loss are small."""
+        loss = self.loss()
+        return max(0.0, self._level.median() - log(loss)) if len(self._level) and 0 < loss < inf else 0.0
 
 
 class Gradient:
@@ -176,7 +184,7 @@ class Gradient:
 
     def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
         memory, vanishing = self._memory, self._vanishing
-        under = usual - size
+        under = usual - size - memory.converged()
         nothing = size < log(NOTHING) and abs(memory.loss()) > NOTHING
         low = nothing or (under > self._vanished and under > SCALES * memory.spread())
         if vanishing.fires:

@@ -223,7 +223,7 @@ class ActivationOutliers(LayerAlert):
         )
 
 
-class Frozen(LayerAlert):
+class UnchangedWeights(LayerAlert):
     """`LayerUpdates`: the weights of a layer with a gradient are exactly as before, while those of others changed."""
 
     alert = "LayerUpdates"
@@ -247,7 +247,7 @@ class Frozen(LayerAlert):
         return {name: text if moves and name in still and name in learns else "" for name in now}
 
 
-class Apart(LayerAlert):
+class UnlikeUpdates(LayerAlert):
     """`LayerUpdates`: a layer's weights change much more or less than those of the others.
 
     What is alike in all layers depends on the optimizer: Adam changes each weight by about the learning rate, SGD in
@@ -289,7 +289,15 @@ def _apart(ratios: list[float]) -> str:
     return ""
 
 
-_DETECTORS = (NoGradient, NoOutput, SaturatedLayer, AttentionCollapse, ActivationOutliers, Frozen, Apart)
+_DETECTORS = (
+    NoGradient,
+    NoOutput,
+    SaturatedLayer,
+    AttentionCollapse,
+    ActivationOutliers,
+    UnchangedWeights,
+    UnlikeUpdates,
+)
 
 ALERTS = tuple(dict.fromkeys(made.alert for made in _DETECTORS))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.detectors.base import HUGE, Episode, Test
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.records import STEP
-from trackside_daemon.model.robust import NORMAL, SortedWindow, last_digit, spread_of
+from trackside_daemon.model.robust import NORMAL, SortedWindow, last_digit
 from trackside_daemon.model.text import factor, number, times
 
 if TYPE_CHECKING:
@@ -91,22 +91,24 @@ class Jumps:
         self._crossing = scales * CROSSING
         self._great = ratio * GREAT[0]
         self._near = SortedWindow(NEAR)
-        self._heights: deque[float] = deque(maxlen=USUAL)  # distances above the level
+        self._usual = SortedWindow(USUAL)  # distances above the level
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._peaks = SortedWindow(BLOCKS)
         self._peak = -inf
         self._count = 0
-        self._judged: tuple[int, list[Test]] = (0, [])
+        self._judged: tuple[int, list[tuple[str, float, float]]] = (0, [])
         """The count after the last number that was near a jump, and its tests."""
 
     def add(self, value: float) -> Jump | None:
         """Add the next number and return its jump, if it is one."""
-        near, heights, jump = self._near, self._heights, None
+        near, jump = self._near, None
         if len(near.ordered) == NEAR:
             before = near.ordered[NEAR // 2]
             height = value - before
-            if height > self._law[-1][1] * abs(before) and len(heights) >= NEAR:
+            if height > self._law[-1][1] * abs(before) and len(self._recent) >= NEAR:
                 jump = self._judge(before, height, value)
-            heights.append(height)
+            self._usual.add(height)
+            self._recent.append(height)
             self._peak = max(self._peak, height)
             self._count += 1
             if self._count % BLOCK == 0:
@@ -118,36 +120,34 @@ class Jumps:
     def clear(self) -> None:
         """Forget all numbers."""
         self._near.clear()
-        self._heights.clear()
+        self._usual.clear()
+        self._recent.clear()
         self._peaks.clear()
         self._peak = -inf
 
     def explain(self) -> Iterator[Test]:
         """Yield the tests of the last number, as far as they were needed."""
-        if len(self._heights) <= NEAR:
-            yield Test("samples", len(self._near) + len(self._heights), 2 * NEAR)
+        if len(self._recent) <= NEAR:
+            yield Test("samples", len(self._near) + len(self._recent), 2 * NEAR)
             return
-        height = self._heights[-1]
+        height = self._recent[-1]
         before = self._near.arrived[-1] - height
         yield Test("rise above the level", height, self._law[-1][1] * abs(before))
         if self._judged[0] == self._count:
-            yield from self._judged[1]
+            yield from (Test(*one) for one in self._judged[1])
 
     def _judge(self, before: float, height: float, value: float) -> Jump | None:
-        heights = [*self._heights]
-        recent = heights[-RECENT:]
-        heights.sort()  # only here, as jumps are rare
-        centre, noise = median(heights), spread_of(heights)
-        tests = [Test("rise, with the noise of 128 samples", height - centre, self._law[0][0] * noise)]
+        centre, noise = self._usual.median(), self._usual.spread()
+        tests = [("rise, with the noise of 128 samples", height - centre, self._law[0][0] * noise)]
         self._judged = self._count + 1, tests
         if height - centre < self._law[0][0] * noise and height < self._great * abs(before):
             return None
         peaks = self._peaks.ordered
         if len(peaks) >= LIKE:  # else few jumps are known, and none is usual
-            tests.append(Test("rise, with those of recent blocks", height, UNLIKE * peaks[-LIKE]))
+            tests.append(("rise, with those of recent blocks", height, UNLIKE * peaks[-LIKE]))
             if height < UNLIKE * peaks[-LIKE]:
                 return None
-        lately = [abs(other - centre) for other in recent]
+        lately = [abs(other - centre) for other in self._recent]
         if len(lately) >= SHORTLY:
             shortly = NORMAL * median(lately[-SHORTLY:])
             noise = shortly if shortly > GROWN * noise else noise
@@ -156,8 +156,8 @@ class Jumps:
         crosses = self._near.ordered[0] <= 0 <= self._near.ordered[-1]
         law = min(least for least, part in self._law if height > part * abs(before))
         needed = self._crossing if crosses else law
-        tests.append(Test("standard deviations, with the latest noise", deviations, needed))
-        high = self._near.ordered[0] > 0 and height >= max(self._great * before, GREAT[1] * max(recent))
+        tests.append(("standard deviations, with the latest noise", deviations, needed))
+        high = self._near.ordered[0] > 0 and height >= max(self._great * before, GREAT[1] * max(self._recent))
         if deviations >= needed or (high and height - centre >= self._law[0][0] * NORMAL * median(lately)):
             return Jump(before, noise, height)
         return None

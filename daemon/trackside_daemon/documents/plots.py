@@ -152,7 +152,7 @@ def png(
     for plot, chart in zip(figure.subplots(len(charts), squeeze=False)[:, 0], charts, strict=True):
         _draw(plot, chart, axes, theme)
     out = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(out)  # type: ignore[no-untyped-call]  # savefig draws twice
+    FigureCanvasAgg(figure).print_png(out)  # savefig draws twice
     return out.getvalue()
 
 

@@ -39,13 +39,13 @@ class StorageSection(Section):
         "Directory of the history; by default /var/lib/trackside for root and those who may write it, else $XDG_STATE_HOME/trackside/MACHINE-ID.",
         "",
     )
-    retention: RetentionSection = RetentionSection()
+    retention: RetentionSection = RetentionSection.model_construct()
     min_free: Annotated[Bytes, Field(ge=0)] = setting(
         "Free bytes of the disk below which the history does not grow, and new media and captures are refused. 0 for "
         "no limit.",
         1024**3,
     )
-    media: MediaSection = MediaSection()
+    media: MediaSection = MediaSection.model_construct()
     synchronous: Literal["normal", "full"] = setting(
         "normal or full; with full each commit waits for the disk, and a power cut loses nothing.", "normal"
     )

@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trackside.environment.paths import SYSTEM_DIRECTORY, machine_id, spool_directories
+from trackside.environment.paths import SYSTEM_DIRECTORY, kept_directory, machine_id, spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside_daemon.ingest.endpoint import GROUP
 
@@ -44,6 +44,7 @@ class OrphanedSpools:
             _make_shared()
         with suppress(LookupError):  # a user without a home
             self._places.extend(spool_directories(environ, os.getuid()))
+        self._places.extend(place for place in map(kept_directory, endpoints) if place is not None)
 
     def hellos(self) -> dict[bytes, Hello]:
         """Return the hello of each orphaned spool by session id, the oldest first."""

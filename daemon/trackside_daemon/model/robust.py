@@ -14,13 +14,6 @@ def middle_and_spread(values: Collection[float]) -> tuple[float, float]:
     return middle, NORMAL * median(abs(value - middle) for value in values)
 
 
-def spread_of(ordered: Sequence[float]) -> float:
-    """Return a robust standard deviation of sorted numbers: the distance of the quartiles, in units of the normal distribution's."""
-    count = len(ordered)
-    # The quartiles of a normal distribution are 1.349 standard deviations apart.
-    return (ordered[3 * count // 4] - ordered[count // 4]) / 1.349
-
-
 def last_digit(values: Sequence[float]) -> float:
     """Return the last decimal place that the numbers have, which is the least noise of a rounded series; 0 if it is small."""
     return next((10.0**-places for places in range(1, 7) if all(round(one, places) == one for one in values)), 0.0)
@@ -58,8 +51,10 @@ class SortedWindow:
         return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
     def spread(self) -> float:
-        """Return a robust standard deviation; the window must not be empty."""
-        return spread_of(self.ordered)
+        """Return a robust standard deviation: the distance of the quartiles, in units of the normal distribution's."""
+        count = len(self.ordered)
+        # The quartiles of a normal distribution are 1.349 standard deviations apart.
+        return (self.ordered[3 * count // 4] - self.ordered[count // 4]) / 1.349
 
     def clear(self) -> None:
         """Forget all numbers."""

@@ -31,7 +31,7 @@ class WebSection(Section):
         "",
         examples=["https://node1.cluster:21790"],
     )
-    config: WebConfigSection = WebConfigSection()
+    config: WebConfigSection = WebConfigSection.model_construct()
     allowed_hosts: Texts = setting("Further names that the Host header may have.", (), examples=["node1,node1.cluster"])
     cors_origins: Annotated[Texts, AfterValidator(_origins)] = setting(
         "Origins whose pages may read the API in a browser, with the token.",

@@ -111,6 +111,7 @@ def test_runs_are_chosen_and_put_beside_each_other(
     assert violations(page) == []
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_view_is_stored_in_the_address_and_continues_with_a_run_that_lives(
     trained: Daemon, open_page: Callable[..., Page], start_training: Callable[..., Any]
 ) -> None:

@@ -186,6 +186,7 @@ def test_one_alert_is_silenced_and_the_head_of_a_run_has_the_worst(lab: Daemon, 
     assert [alert["summary"] for alert in silenced] == ["disk full"]
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_runs_are_found_in_the_table(
     lab: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:

@@ -15,10 +15,10 @@ class SinksSection(Section):
 
     secret: ClassVar[bool] = True
 
-    log: LogSinkSection = LogSinkSection()
-    alertmanager: AlertmanagerSection = AlertmanagerSection()
-    webhook: WebhookSection = WebhookSection()
-    apprise: AppriseSection = AppriseSection()
+    log: LogSinkSection = LogSinkSection.model_construct()
+    alertmanager: AlertmanagerSection = AlertmanagerSection.model_construct()
+    webhook: WebhookSection = WebhookSection.model_construct()
+    apprise: AppriseSection = AppriseSection.model_construct()
     runbook_url: str = setting(
         "Page of runbooks, such as https://HOST/alerts.md; anchors are alerts' names in lower case.", ""
     )

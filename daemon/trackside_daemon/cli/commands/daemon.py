@@ -16,7 +16,6 @@ from trackside_daemon.cli.setting_options import Flags, from_settings, nested
 from trackside_daemon.linux.signals import block_signals
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from trackside_daemon.ingest.push_socket import PushSocket
@@ -68,12 +67,10 @@ def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: 
     from trackside_daemon.config.loading import ConfigError, file_warnings, load, warn_of_unknown_variables
     from trackside_daemon.ingest.endpoint import EndpointError
     from trackside_daemon.ingest.push_socket import PushSocket
-    from trackside_daemon.ingest.worker_handle import WorkerHandle
     from trackside_daemon.linux.process_limits import raise_limit
     from trackside_daemon.nvml.worker import lock
     from trackside_daemon.service import logging
     from trackside_daemon.service.config import Config, check_roots
-    from trackside_daemon.web.http.address import AddressError, listen
 
     def reload() -> Config:
         return load(Config, config_file, nested(flags))
@@ -91,29 +88,35 @@ def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: 
             if named not in push_socket.endpoints:
                 text = "trainings of this shell push to %s ($TRACKSIDE_ENDPOINT), where this daemon does not listen: %s"
                 getLogger("trackside").warning(text, named, f"start it with --push.endpoint={named}")
-            ingest_worker = WorkerHandle(push_socket)
-            ingest_worker.start()
-            with closing(ingest_worker):
-                status = _serve(config, reload, push_socket, ingest_worker, listen(config.web.listen_address))
-    except (ConfigError, EndpointError, AddressError) as error:
+            status = _serve(config, reload, push_socket)
+    except (ConfigError, EndpointError) as error:
         fail(str(error))
     raise typer.Exit(status)
 
 
-def _serve(
-    config: Config,
-    reload: Callable[[], Config],
-    push_socket: PushSocket,
-    ingest_worker: WorkerHandle,
-    listener: socket.socket,
+def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket) -> int:
+    """Run the daemon on a push socket that is already bound; return its exit status."""
+    # Only now that it is bound: these imports take long, and clients should find the daemon soon.
+    from trackside_daemon.ingest.worker_handle import WorkerHandle
+
+    with closing(WorkerHandle(push_socket)) as ingest_worker:
+        ingest_worker.start()
+        return _serve_web(config, reload, push_socket, ingest_worker)
+
+
+def _serve_web(
+    config: Config, reload: Callable[[], Config], push_socket: PushSocket, ingest_worker: WorkerHandle
 ) -> int:
-    """Run the daemon on sockets that are already bound; return its exit status."""
-    # Only now that the sockets are bound: these imports take long, and clients should find the daemon soon.
     from trackside_daemon.history.directory import HistoryError
-    from trackside_daemon.service.assembly import StartError
-    from trackside_daemon.service.daemon import Daemon
+    from trackside_daemon.web.http.address import AddressError, listen
     from trackside_daemon.web.http.config import WebConfigError
 
+    try:
+        listener = listen(config.web.listen_address)
+        from trackside_daemon.service.assembly import StartError
+        from trackside_daemon.service.daemon import Daemon
+    except AddressError as error:
+        fail(str(error))
     try:
         running = Daemon(config, reload, push_socket, ingest_worker, listener)
         ingest_worker.wait_ready()
@@ -121,5 +124,5 @@ def _serve(
         if sys.stdout.isatty():
             typer.echo(f"dashboard: {running.link}")
         return running.run()
-    except (StartError, HistoryError, WebConfigError) as error:
+    except (StartError, AddressError, HistoryError, WebConfigError) as error:
         fail(str(error))

@@ -188,8 +188,7 @@ def _spool(_status: dict[str, Any] | None) -> Iterator[Check]:
         level: Level = "FAIL" if room.free < SEGMENT_BYTES else "warn"
         yield Check(level, "spool", f"{places[0]} has {byte_size(room.free)} left; free some space, {or_another}")
         return
-    # Without the files of `Spool.keep`, which a training has while a daemon runs.
-    waiting = len({file.name.partition(".")[0] for place in places for file in place.glob("*[0-9].spool")})
+    waiting = len({file.name.partition(".")[0] for place in places for file in place.glob("*.spool")})
     if waiting:
         sessions = "1 session waits" if waiting == 1 else f"{waiting} sessions wait"
         yield Check("warn", "spool", f"{places[0]}: {sessions} for a daemon; start one, or: trackside spool send")

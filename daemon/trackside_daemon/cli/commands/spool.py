@@ -12,7 +12,6 @@ from trackside.environment.discovery import find
 from trackside.environment.paths import spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside.transport.sender import Sender
-from trackside.transport.spool import TAIL
 from trackside_daemon.cli.errors import fail, warn
 from trackside_daemon.cli.options import argument, option
 from trackside_daemon.cli.output import print_lines
@@ -48,8 +47,6 @@ def list_(
         sizes: dict[str, int] = {}
         for file in sorted(place.glob("*.spool"), key=lambda path: path.stat().st_mtime):
             session = file.name.partition(".")[0]
-            if file.name.endswith(TAIL) and session not in hellos:  # nothing waits: its training and a daemon run
-                continue
             sizes[session] = sizes.get(session, 0) + file.stat().st_size
         for session, size in sizes.items():
             identity = hellos.get(session)

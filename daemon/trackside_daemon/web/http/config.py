@@ -182,12 +182,12 @@ class WebConfig(Section):
     """The whole file."""
 
     tls_server_config: TlsSection | None = None
-    http_server_config: HttpSection = HttpSection()
+    http_server_config: HttpSection = HttpSection.model_construct()
     basic_auth_users: Annotated[
         dict[str, Annotated[str, AfterValidator(_check_bcrypt)]], AfterValidator(_check_users)
     ] = Field(default_factory=dict)
     basic_auth_roles: dict[str, Role] = Field(default_factory=dict)
-    rate_limit: RateLimitSection = RateLimitSection()
+    rate_limit: RateLimitSection = RateLimitSection.model_construct()
 
     @model_validator(mode="after")
     def _check_roles(self) -> WebConfig:
