@@ -11,7 +11,7 @@ import sqlite3
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain, compress
+from itertools import compress
 from math import inf, isfinite, isnan, nan
 from typing import Any, NamedTuple
 
@@ -315,19 +315,13 @@ def _join_cells(blocks: Sequence[_BlockCells]) -> _Columns:
     ):
         raise ValueError("damaged cells")
     if len(kinds) > 1:
-        parts = [codec.decode_cells(cells) for cells, _, _ in blocks]
-        joined = (array("d", chain.from_iterable(column)) for column in zip(*parts, strict=True))
-        low, high, last = joined
-        return _Columns(steps, times, low, high, last, odd)
+        return _join([_join_cells([block]) for block in blocks])
     code = kinds.pop().decode("ascii")
-    size = array(code).itemsize
-    widths = [count * size for count in counts]
+    widths = [count * array(code).itemsize for count in counts]
     columns: list[array[float]] = []
     for number in range(3):
-        pieces = [
-            cells[1 + number * width : 1 + (number + 1) * width]
-            for (cells, _, _), width in zip(blocks, widths, strict=True)
-        ]
+        sizes = zip(blocks, widths, strict=True)
+        pieces = [cells[1 + number * width : 1 + (number + 1) * width] for (cells, _, _), width in sizes]
         columns.append(array(code, b"".join(pieces)))
     low, high, last = columns
     return _Columns(steps, times, low, high, last, odd)
