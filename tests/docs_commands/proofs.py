@@ -57,7 +57,7 @@ KUSTOMIZE = "tests/deploy/test_kubernetes.py::test_our_reader_of_kustomizations_
 SECRET = "tests/security/test_kubernetes.py::test_the_commands_of_the_page_make_a_secret_that_closes_metrics"
 RULE_TESTS = "tests/deploy/test_rules.py::test_every_rule_fires_when_it_should_and_not_when_it_should_not"
 TORCHRUN = "tests/end_to_end/test_torchrun.py::test_what_torchrun_restarts_after_a_rank_was_killed_is_the_same_run"
-PLOTS = "tests/cli/test_runs.py::test_a_report_is_written_in_each_format_with_its_plots"
+PLOTS = "tests/cli/test_runs.py::test_the_plots_of_a_report_are_files_of_their_own"
 MAKE = "tests/documentation/test_pages.py::test_every_make_target_in_the_readme_exists"
 
 PROOFS: list[tuple[str, Proof]] = [

@@ -90,8 +90,12 @@ class Demo:
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _read(path)]
 
     def left_behind(self) -> list[str]:
-        """Return the names of files other than the lock and the directory of profiles, which stay."""
-        return [path.name for path in self.place.iterdir() if path.name not in {"push.sock.lock", "push.kineto"}]
+        """Return the names of files other than the lock and the directories of profiles and of kept pushes, which stay."""
+        return [
+            path.name
+            for path in self.place.iterdir()
+            if path.name not in {"push.sock.lock", "push.kineto", "push.kept"}
+        ]
 
 
 def _read(path: Path) -> bytes:
