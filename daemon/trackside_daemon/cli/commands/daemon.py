@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from trackside_daemon.cli.errors import fail
-from trackside_daemon.cli.options import ConfigFile, Flags, HelpAll, from_settings, nested
+from trackside_daemon.cli.options import ConfigFile, HelpAll
+from trackside_daemon.cli.setting_options import Flags, from_settings, nested
 from trackside_daemon.linux.child_process import block_signals
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from trackside_daemon.cli.errors import fail
-from trackside_daemon.cli.options import ConfigFile, Flags, argument, arguments, flag, from_settings, nested, option
+from trackside_daemon.cli.options import ConfigFile, argument, flag, option
+from trackside_daemon.cli.setting_options import Flags, arguments, from_settings, nested
 from trackside_daemon.model.text import shown
 
 
