@@ -245,7 +245,7 @@ def test_a_server_with_unreadable_answers_is_named_and_not_asked_again_at_once()
 
     def answer(request: Request) -> Response:
         asked.append(request.query_params["query"])
-        return Response('{"status": "success", "data": {"more": ' + "[" * 5000 + "]" * 5000 + "}}")
+        return Response('{"status": "success", "data": {"more": ' + "[" * 50_000 + "]" * 50_000 + "}}")
 
     service = HttpService(Starlette(routes=[Route("/api/v1/query", answer)]))
     try:

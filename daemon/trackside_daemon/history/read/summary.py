@@ -86,6 +86,8 @@ def summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail)
         last = values[-1]
         first = first or (steps[0], times[0])
     finite, squares = of_all.finite, of_all.squares
+    if squares is not None and of_all.low == of_all.high:
+        squares = 0.0  # rounding, which differs between versions of Python, leaves something of a constant
     return {
         "count": samples,
         "nonfinite": samples - finite,
