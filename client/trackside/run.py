@@ -35,14 +35,15 @@ class Unwatched:
         return lambda *_, **__: None
 
 
-def _can_watch() -> bool:
-    """Import what watches models: 6 ms, which other runs do not pay."""
+def _watching() -> tuple[type[Watcher], Callable[..., Any]] | None:
+    """Import what watches models and return it, since other runs do not pay its 6 ms; None if that fails."""
     try:
-        import trackside.pytorch.watcher  # noqa: F401
+        from trackside.pytorch.observer import choice
+        from trackside.pytorch.watcher import Watcher
     except (ImportError, OSError) as error:
         warn(f"the model is not watched, training goes on: {error}")
-        return False
-    return True
+        return None
+    return Watcher, choice
 
 
 def by_position_too(function: F) -> F:
@@ -250,13 +251,13 @@ class Run:
         Example:
             >>> run.watch(model, optimizer, layers="*.attn")
         """
-        if not _can_watch():
+        if (found := _watching()) is None:
             return cast("Watcher", Unwatched())
-        from trackside.pytorch.observer import choice
-        from trackside.pytorch.watcher import Watcher
-
+        watcher_class, choice = found
         observed = choice() if distributions else None
-        return Watcher(self.queue, model, optimizer, layers, observed, replicas=replicas, excluded=replicas_except)
+        return watcher_class(
+            self.queue, model, optimizer, layers, observed, replicas=replicas, excluded=replicas_except
+        )
 
     def observe(
         self,
@@ -296,15 +297,13 @@ class Run:
         Example:
             >>> run.observe(model, activations="*.mlp", attention="*.attn")
         """
-        if not _can_watch():
+        if (found := _watching()) is None:
             return cast("Watcher", Unwatched())
-        from trackside.pytorch.observer import choice
-        from trackside.pytorch.watcher import Watcher
-
+        watcher_class, choice = found
         wanted = choice(weights=weights, gradients=gradients, activations=activations, attention=attention, every=every)
-        watcher = Watcher.of(self.queue, model)
+        watcher = watcher_class.of(self.queue, model)
         if watcher is None:
-            return Watcher(self.queue, model, optimizer, None, wanted)
+            return watcher_class(self.queue, model, optimizer, None, wanted)
         watcher.observe(model, wanted)
         return watcher
 
