@@ -134,7 +134,7 @@ class TracksideCallback(TrainerCallback):
     def on_step_begin(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
         """End the wait for the batches of a step, and write the line of resources."""
         if self._resources is not None and self._run is not None and state.is_world_process_zero:
-            self._resources.count()
+            guarded("the line of resources", self._resources.count)
         if self._line is not None:
             guarded("the epoch line", self._line.began)
 
