@@ -52,7 +52,7 @@ from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.read.layers import streams
 from trackside_daemon.history.record import run_changes
-from trackside_daemon.history.recorder import TrainingCounters
+from trackside_daemon.history.training_counters import TrainingCounters
 from trackside_daemon.model.capture import AlertLink, Capture, ProfileOptions
 from trackside_daemon.model.checkpoint import COMPLETE, DAMAGED, GONE, Checkpoint
 from trackside_daemon.model.metric import Batch

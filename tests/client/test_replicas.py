@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 import trackside
-from trackside.auto.models import AutoStages, Models
+from trackside.auto.models import Models
+from trackside.auto.stages import AutoStages
 from trackside.pytorch import replicas
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.replicas import ROW, Replicas, tensor_hash

@@ -18,7 +18,8 @@ from client.torch_state import count_graphs_anew, graphs, module_hooks, step_hoo
 from torch.utils.checkpoint import checkpoint
 
 import trackside
-from trackside.auto.models import AutoStages, Models
+from trackside.auto.models import Models
+from trackside.auto.stages import AutoStages
 from trackside.pytorch import step_stages as stages_module
 from trackside.pytorch.cuda_timer import CudaDevices
 from trackside.pytorch.overhead_budget import StepSampler

@@ -9,7 +9,7 @@ from histories import BEGIN, column, finished, history, opened
 
 from trackside_daemon.diagnosis.performance import _against_past, read_performance
 from trackside_daemon.history.read.series import LogTails, Window
-from trackside_daemon.history.recorder import INTERVAL, MOST_RANKS, TrainingCounters
+from trackside_daemon.history.training_counters import INTERVAL, MOST_RANKS, TrainingCounters
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import MachineSample

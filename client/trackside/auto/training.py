@@ -36,8 +36,9 @@ from trackside.totals.phases import WAITED, WAITS, PhaseMark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.auto.models import AutoStages, Models
+    from trackside.auto.models import Models
     from trackside.auto.run import AutoRun
+    from trackside.auto.stages import AutoStages
     from trackside.row_queue import RowQueue
     from trackside.rows import Row
     from trackside.totals.loader_workers import WorkerTimes
@@ -333,7 +334,7 @@ class TrainingWatch:
             self.stages.stop()
             self.stages = None
         if queue is not None and queue.thread == get_ident() and not any(timer.is_alive for timer in queue.timers):
-            from trackside.auto.models import AutoStages  # of which `import torch` by itself needs nothing
+            from trackside.auto.stages import AutoStages  # of which `import torch` by itself needs nothing
 
             self.stages = AutoStages(queue, self.models, optimizer)
             queue.register(self.stages)

@@ -24,7 +24,7 @@ from trackside_daemon.demo import training_text
 from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
 from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, Barrier, learning_rate, positive
 from trackside_daemon.demo.troubles import TROUBLES, TroubleMaker
-from trackside_daemon.linux.child_process import end_with_parent
+from trackside_daemon.linux.signals import end_with_parent
 from trackside_daemon.nvml.simulation.simulate import uuid
 
 if TYPE_CHECKING:

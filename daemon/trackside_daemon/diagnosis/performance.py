@@ -14,8 +14,8 @@ from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.attempts import Axis, read_axes
 from trackside_daemon.history.read.resources import Resource, Resources, machine_stream
 from trackside_daemon.history.read.series import LogTails, Window
-from trackside_daemon.history.recorder import FAMILIES, MOST_RANKS
 from trackside_daemon.history.time_accounting import rank_times
+from trackside_daemon.history.training_counters import FAMILIES, MOST_RANKS
 from trackside_daemon.model.families import foreign, gpu
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import Account

@@ -13,8 +13,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from trackside_daemon.linux.child_process import end_with_parent, own_module, reset_signals
+from trackside_daemon.linux.child_process import own_module
 from trackside_daemon.linux.process_limits import allowed_memory, limit_this_process, limit_time
+from trackside_daemon.linux.signals import end_with_parent, reset_signals
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 POLL_SECONDS = 1.0  # between two looks whether a request is to be given up

@@ -40,7 +40,8 @@ from trackside_daemon.history.directory import (
 )
 from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import HistoryRecorder, TrainingCounters
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.history.training_counters import TrainingCounters
 from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.ingest_thread import IngestThread, ProcessWatch
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools

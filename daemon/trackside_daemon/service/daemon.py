@@ -27,7 +27,8 @@ from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.ingest.endpoint import group_id
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker_handle import WorkerHandle
-from trackside_daemon.linux.child_process import SIGNALS, block_signals, import_warnings
+from trackside_daemon.linux.child_process import import_warnings
+from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable
 from trackside_daemon.nvml.handle.wait_for_gpu import wait_for_first_reading

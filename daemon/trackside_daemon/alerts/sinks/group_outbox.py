@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from trackside_daemon.alerts.active_alert import CONCLUSION, page_of, series_labels
-from trackside_daemon.alerts.evidence.gathering import is_explained
+from trackside_daemon.alerts.evidence.required import is_explained
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkFilter, SinkMessage, notification_of, severity_rank
 from trackside_daemon.alerts.test_alert import TEST_ALERT
 from trackside_daemon.model.families import alerts

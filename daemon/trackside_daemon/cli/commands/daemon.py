@@ -13,7 +13,7 @@ import typer
 from trackside_daemon.cli.errors import fail
 from trackside_daemon.cli.options import ConfigFile, HelpAll
 from trackside_daemon.cli.setting_options import Flags, from_settings, nested
-from trackside_daemon.linux.child_process import block_signals
+from trackside_daemon.linux.signals import block_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from trackside_daemon.linux.child_process import block_signals
+from trackside_daemon.linux.signals import block_signals
 
 POLL_SECONDS = 0.05
 HANDOVER_SECONDS = 0.2  # time for the daemon to get the lock that the last command has released

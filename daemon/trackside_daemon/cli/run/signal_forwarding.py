@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from trackside_daemon.linux.child_process import end_with_parent
+from trackside_daemon.linux.signals import end_with_parent
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)  # signals that end a job or announce its end

@@ -11,7 +11,7 @@ from pathlib import Path
 from trackside_daemon.captures.kineto.socket_file import remove_after
 from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
 from trackside_daemon.ingest.worker_channel import Channel
-from trackside_daemon.linux.child_process import reset_signals
+from trackside_daemon.linux.signals import reset_signals
 
 # ZeroMQ stores a message until it has arrived whole, and bounds neither the number of its frames nor of messages.
 # A thousand clients need 70 MiB, and twice that if all connect anew while their last connections are open.

@@ -3,7 +3,7 @@
 import signal
 import time
 
-from trackside_daemon.linux.child_process import STOP
+from trackside_daemon.linux.signals import STOP
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlUnavailable
 
 START_SECONDS = 60.0

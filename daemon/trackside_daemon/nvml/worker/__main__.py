@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from trackside_daemon.linux.child_process import end_with_parent, reset_signals
+from trackside_daemon.linux.signals import end_with_parent, reset_signals
 from trackside_daemon.nvml.reading import Reading, ReadingRequest, WorkerSettings
 
 _decode = msgspec.json.Decoder(ReadingRequest).decode

@@ -25,7 +25,7 @@ def main(parent: int) -> int:
 def _end_with_parent(parent: int) -> None:
     # -I leaves the package's directory out of the path; add it last, so that nothing in it shadows the standard library.
     sys.path.append(os.path.abspath(__file__).rsplit("/trackside_daemon/", 1)[0])  # noqa: PTH100  pathlib imports much
-    from trackside_daemon.linux.child_process import end_with_parent
+    from trackside_daemon.linux.signals import end_with_parent
 
     end_with_parent(parent, SIGKILL)
 
