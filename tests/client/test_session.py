@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +25,7 @@ from client.messages import (
 
 from trackside.environment.process_info import process_info
 from trackside.limits import BATCH_ROWS, IN_FLIGHT
-from trackside.totals.phases import WAITED
+from trackside.totals.phases import WAITED, PhaseMark
 from trackside.totals.session_totals import Deferred
 from trackside.transport.batch import BATCH_BYTES, ROW_KEYS
 from trackside.transport.kept_rows import with_kept_rows
@@ -536,6 +537,31 @@ def test_of_a_killed_process_the_pushes_are_left_that_it_had_kept(spool: Path) -
     assert before == batches(same)[0]
     assert with_kept_rows([b"1", b"2", b"3", b"damaged"]) == [b"1", b"2", b"3"]
     assert [list(rows(last)), last.totals] == [list(rows(batches(same)[1])), batches(same)[1].totals]
+
+
+def test_what_is_kept_changes_no_time_of_a_phase(spool: Path) -> None:
+    session, same = a_session(spool), a_session()
+    began = monotonic_ns()
+
+    def at(seconds: float) -> Clock:
+        return Clock(CLOCK.wall, began + round(seconds * 1e9))
+
+    for one in (session, same):
+        one.greeted, one.asked_at = True, 1.0
+        for step in range(4):
+            push(one, {"loss": step}, step, 1_000)
+        one.rows.append((began, PhaseMark(enters=True, phase="data"), None))
+        one.drain(at(0.0))
+        push(one, {"loss": 4.0}, 4, at(0.01).monotonic)
+        one.rows.append((at(0.01).monotonic, PhaseMark(enters=False, phase="data"), None))
+        one.rows.append((at(0.02).monotonic, PhaseMark(enters=True, phase="eval"), None))
+        one.rows.append((at(0.03).monotonic, PhaseMark(enters=False, phase="eval"), None))
+    session.keep(lambda: at(0.04), spool)
+    session.keep(lambda: at(0.08), spool)
+    for one in (session, same):
+        one.drain(at(0.2), everything=True)
+    assert session.totals.phases == pytest.approx(same.totals.phases, abs=0.005)
+    assert session.totals.phases["eval"] == pytest.approx(0.01)
 
 
 def test_what_is_kept_goes_with_the_end_and_what_cannot_be_kept_costs_nothing(spool: Path) -> None:

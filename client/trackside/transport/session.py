@@ -316,7 +316,7 @@ class Session(Outbox):
             if self.asked_at != self._head_at:
                 self._head, self._head_at = self.hello(now()), self.asked_at
             if self._head:
-                if not self._begun:
+                if not self._begun:  # without `update`, which would count the time up to now before the marks that wait
                     self._begun = encode(Envelope("batch", self.id, number), self._pushes(now(), self._batch))
                 kept = [SpooledMessage(one.first, one.number, one.values, one.frames) for one in self.pending]
                 frames = [*self._begun, encoded(self._counts, rows)]
@@ -525,6 +525,7 @@ class Session(Outbox):
         self._closed_at = clock.monotonic
         self._counts.is_urgent = False
         is_sent_now = self.greeted and not self.is_stuck(clock)  # else a heartbeat arrives before it
+        self._counts.update(clock)
         pushes = self._pushes(clock, batch)
         pushes.room = self._resources.report(clock.monotonic) if is_sent_now else None
         pushes.distributions, pushes.media, pushes.hashes = self._distributions, self._media, self._hashes
@@ -540,7 +541,6 @@ class Session(Outbox):
 
     def _pushes(self, clock: Clock, batch: BatchBuilder) -> Pushes:
         """Return the rows, events and alerts of a batch, with the totals after them."""
-        self._counts.update(clock)
         phase = self._counts.phases.reported
         return Pushes(clock, self.totals, batch.blocks(), self._events, self._alerts, phase=phase)
 
