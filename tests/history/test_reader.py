@@ -11,6 +11,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from histories import column, finished, history, opened
 from history.builders import SECOND, WALL, block, session_id
 
 from trackside.wire import ProcessInfo
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from history.builders import Bench
 
@@ -239,3 +241,16 @@ def test_the_last_time_is_that_of_the_newest_push_packed_or_not(three: Bench) ->
     assert last() == WALL + 50.0
     three.send(session_id(4), block(["a"], [1], [1.0], [60 * SECOND]))
     assert last() == WALL + 60.0
+
+
+def test_what_comes_after_the_end_of_a_run_counts_in_lists_too(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["loss"], 10), finished("a", state="failed", cause="SIGKILL")])
+        one.wait_until_packed()
+        one.put([column("a", ["loss"], 12, number=2)])
+        one.put([column("a", ["loss"], 14, number=3)])
+        one.wait_until_packed()
+        with one.database.reading() as connection:
+            (listed,) = reader.runs(connection)
+            assert (listed["step"], listed["loss"]) == (13, 13.0)
+            assert reader.newest(connection, "a") == {"step": 13, "loss": 13.0}

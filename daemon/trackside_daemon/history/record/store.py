@@ -258,7 +258,9 @@ class RecordStore:
                 "INSERT INTO log VALUES (?, ?, ?)", (stream.id << LOG_BITS | stream.number, shift, data)
             )
             stream.add(part, data)
-            if stream.pushes % BLOCK == 0 or stream.tail >= LOG_ROWS or stream.size >= LOG_BYTES:
+            is_full = stream.pushes % BLOCK == 0 or stream.tail >= LOG_ROWS or stream.size >= LOG_BYTES
+            # After the end of an attempt nothing else would pack what comes late, as from a spool.
+            if is_full or (stream.tail == 1 and self._is_due(stream.id, stream.tail, stream.size)):
                 self.due[stream.id] = None
 
     def _set_state(self, record: RunState) -> None:
