@@ -177,6 +177,16 @@ def test_a_loss_that_stays_at_its_initial_value_has_diverged() -> None:
     assert ("LossDiverging", "critical") in told
 
 
+def test_a_rise_after_a_warm_restart_of_the_learning_rate_is_not_reported() -> None:
+    values = falling(900)
+    values[600:] = [2 * values[300]] * 300
+    context = Context()
+    for restarts in (False, True):
+        context.rates = {step: 0.1 if restarts and 300 <= step < 600 else 1.0 for step in range(900)}
+        severities = {one.severity for one in found(LossDiverging(), column(values), context)}
+        assert not severities if restarts else "warning" in severities
+
+
 def noticed(values: list[float]) -> set[str]:
     """Return the alerts above information."""
     found = RankDetectors().evaluate({"loss": column(values)})

@@ -7,7 +7,8 @@ blocks, more the longer the training is.
 Every rise is information at first. Its cost is the share of what was learnt that it undoes, summed over its samples. It becomes
 a warning once that is `COST`, and critical at twice that. A rise that came back by itself shows what is normal in this training:
 the next one must cost twice as much.
-It does not become one if it is as slow as the training itself. An objective, such as the loss of reinforcement learning, rises in healthy runs: it never fell.
+It does not become one if it is as slow as the training itself, and is not reported while the schedule of the learning rate
+begins again. An objective, such as the loss of reinforcement learning, rises in healthy runs: it never fell.
 `LossDiverging.reading` states this.
 """
 
@@ -25,7 +26,7 @@ from trackside_daemon.model.robust import NORMAL, SortedWindow, last_digit
 from trackside_daemon.model.text import number, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from trackside_daemon.detectors.base import Column, Context, Detection
     from trackside_daemon.model.finding import Severity
@@ -72,6 +73,11 @@ BACK = 1 / e  # share of its peak below which a rise is on its way back, that of
 ACCEPTED = (
     1000  # samples after which a new level becomes the accepted one, once it has lasted long enough to be critical
 )
+
+# Factor by which the rate must have risen since the moment, and by which it may exceed the highest before: beyond that no
+# schedule has begun again, but the rate is higher than it ever was.
+RAISED, ABOVE = 1.5, 1.1
+
 
 _NORMAL = NORMAL / 2**0.5  # standard deviations of one sample per median distance of two successive samples
 
@@ -177,6 +183,28 @@ class Course:
         return 2 * FASTER * lasted <= before and 2 * FASTER * (lasted - blurred) <= min(1.0, lost) * before
 
 
+class RateRestart:
+    """The learning rate now and at a marked sample: a schedule that begins again, as with warm restarts, makes a loss rise."""
+
+    __slots__ = ("_highest", "_highest_then", "_now", "_then")
+
+    def __init__(self) -> None:
+        self._now = self._highest = self._then = self._highest_then = 0.0
+
+    def add(self, rate: float) -> None:
+        """Apply the rate of a step."""
+        self._now = rate
+        self._highest = max(self._highest, rate)
+
+    def mark(self) -> None:
+        """Compare with this moment from now on."""
+        self._then, self._highest_then = self._now, self._highest
+
+    def is_on(self) -> bool:
+        """Return whether the rate is higher than at the marked moment, and not above what it was before."""
+        return RAISED * self._then < self._now <= ABOVE * self._highest_then
+
+
 class LossDiverging:
     """`LossDiverging`: the level rises by *ratio* of the lowest level and stays; critical after so many seconds.
 
@@ -190,6 +218,7 @@ class LossDiverging:
         self._ratio = ratio
         self._after = after
         self._first: list[float] = []
+        self._rate = RateRestart()
         self._course = Course()
         self.reading = ""
         self._rise = Episode("LossDiverging")
@@ -208,9 +237,8 @@ class LossDiverging:
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
-        restarts = context.restarts
-        if len(self._first) < FIRST:
-            self._first += [value for value in column.values if -HUGE < value < HUGE][: FIRST - len(self._first)]
+        restarts, rates = context.restarts, context.rates
+        self._add_first(column.values)
         for at, (step, time, value) in enumerate(zip(*column, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
@@ -221,6 +249,8 @@ class LossDiverging:
             self._count += 1
             if not self._count % BLOCK:
                 self._end_block()
+            if rates and (rate := rates.get(step)) is not None:
+                self._rate.add(rate)
             if self._count < LEAST:
                 continue
             level = self._last.median()
@@ -229,10 +259,19 @@ class LossDiverging:
                 yield from self._follow(at, step, time, level, context=context)
             elif level < self._lowest:
                 self._lowest, self._lowest_at = level, step
-            elif level - self._lowest > self._ratio * abs(self._lowest) and self._has_risen(level):
+                self._rate.mark()
+            elif (
+                level - self._lowest > self._ratio * abs(self._lowest)
+                and self._has_risen(level)
+                and not self._rate.is_on()
+            ):
                 self._since, self._covered = time, self._covers()
                 self._cost = self._peak = 0.0
                 yield self._rise.report("info", at, self._text(level, step, context))
+
+    def _add_first(self, values: Sequence[float]) -> None:
+        if len(self._first) < FIRST:
+            self._first += [value for value in values if -HUGE < value < HUGE][: FIRST - len(self._first)]
 
     def _start_again(self, at: int, step: int) -> Iterator[Detection]:
         if self._rise.fires:
@@ -297,7 +336,7 @@ class LossDiverging:
     def _judge_severity(self, height: float, step: int, time: float, context: Context) -> Severity:
         lost, part = undone(sorted(self._first)[-2], height, self._lowest)
         self._peak = max(self._peak, height)
-        if part < MUCH:
+        if self._rate.is_on() or part < MUCH:
             return "info"
         self._cost += min(1.0, part)
         if self._cost < self._needed() or height < BACK * self._peak or step in context.restarts:
