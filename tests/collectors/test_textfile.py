@@ -162,6 +162,22 @@ def test_a_directory_without_files_has_nothing_and_a_missing_one_fails(tmp_path:
         TextfileCollector(str(tmp_path / "none"), ForeignFamilies()).collect()
 
 
+def test_a_place_of_a_pattern_that_cannot_be_listed_costs_only_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "good").mkdir()
+    (tmp_path / "bad").write_text("no directory")
+    (tmp_path / "good" / "a.prom").write_text("a 1\n")
+    collector = TextfileCollector(f"{tmp_path}/*", ForeignFamilies())
+    for _ in range(2):
+        assert [sample.value for sample in collector.collect() if sample.metric.name == "a"] == [1.0]
+        assert collector.left_out == f"{tmp_path}/bad: not a directory"
+    assert len(caplog.messages) == 1
+    (tmp_path / "bad").unlink()
+    collector.collect()
+    assert not collector.left_out
+
+
 def test_what_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(textfile, "FILE_BYTES", 20)
     monkeypatch.setattr(foreign, "SERIES", 2)

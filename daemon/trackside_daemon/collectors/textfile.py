@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from trackside.os_errors import file_error_text
+from trackside.os_errors import file_error_text, os_error_text
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.foreign import LABELS, SERIES, ForeignFamilies, ForeignFamily, Labels
 from trackside_daemon.linux.foreign_file import open_checked
@@ -156,6 +156,7 @@ class TextfileCollector:
         self._families = families
         self._files: dict[str, _File] = {}
         self._has_more = False
+        self._unlisted: dict[str, str] = {}
         self._named: dict[str, str] = {}
         self._samples: list[Sample] = []
         self.left_out = ""
@@ -165,9 +166,9 @@ class TextfileCollector:
 
         Raises:
             NothingToCollect: The directory has no such file.
-            OSError: It cannot be listed.
+            OSError: It cannot be listed, nor can any other of the pattern.
         """
-        paths = self._paths()
+        paths, unlisted = self._paths()
         before, has_more = self._files, len(paths) > FILES
         self._files, room = {}, FILE_BYTES
         for path in paths[:FILES]:
@@ -176,20 +177,29 @@ class TextfileCollector:
         if (
             any(before.get(path) is not file for path, file in self._files.items())
             or before.keys() != self._files.keys()
-            or has_more != self._has_more
+            or (has_more, unlisted) != (self._has_more, self._unlisted)
         ):
-            self._has_more = has_more
+            self._has_more, self._unlisted = has_more, unlisted
             self._merge()
-        if not paths:
+        if not paths and not unlisted:
             raise NothingToCollect(
                 f"{self._directory} has no file that ends in .prom; programs write their numbers there"
             )
         return self._samples
 
-    def _paths(self) -> list[str]:
+    def _paths(self) -> tuple[list[str], dict[str, str]]:
+        """Return the files, and why some of the directories cannot be listed."""
         places = sorted(glob.glob(self._directory)) or [self._directory]  # noqa: PTH207  as the setting is written
-        found = [f"{place}/{name}" for place in places for name in os.listdir(place) if name.endswith(".prom")]  # noqa: PTH208
-        return sorted(found)
+        found: list[str] = []
+        unlisted: dict[str, str] = {}
+        for place in places:
+            try:
+                found += [f"{place}/{name}" for name in os.listdir(place) if name.endswith(".prom")]  # noqa: PTH208
+            except OSError as error:
+                unlisted[place] = os_error_text(error)
+                if len(unlisted) == len(places):
+                    raise
+        return sorted(found), unlisted
 
     def _read(self, path: str, before: _File | None, room: int) -> _File:
         """Return a file, which may have *room* bytes; the same object if it is unchanged."""
@@ -219,7 +229,7 @@ class TextfileCollector:
         good = [(path, found) for path, (_, _, found) in self._files.items() if not isinstance(found, str)]
         samples, wrong = self._families.merge(self.name, good)
         served = {path for path, _ in good} - {path for path, why in wrong.items() if "help text" not in why}
-        wrong |= {path: found for path, (_, _, found) in self._files.items() if isinstance(found, str)}
+        wrong |= {path: found for path, (_, _, found) in self._files.items() if isinstance(found, str)} | self._unlisted
         if self._has_more:  # one line for all: each job may leave a file
             wrong[f"{self._directory} beyond its first {FILES} files"] = "there are too many"
         for path, why in wrong.items():

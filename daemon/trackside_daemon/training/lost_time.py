@@ -9,6 +9,7 @@ A counter must not fall when the daemon restarts. The history therefore stores w
 end it soon shows the last.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -51,7 +52,7 @@ class RankLostTime:
         self._exported = self._now
         self._phases: dict[str, float] = {}
         self._updated_at: float | None = None
-        self._stored_at = 0.0
+        self._stored_at = -math.inf  # a machine that has just booted has few monotonic seconds
         self._spent = 0.0
         self._over = False
 

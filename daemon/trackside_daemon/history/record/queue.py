@@ -1,5 +1,6 @@
 """The queue of the history writer: records, whose owners take turns, and calls between them. It is bounded and thread-safe."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -88,7 +89,7 @@ class Queue:
         self._urgent = 0
         self._collects = False
         self._woken = False
-        self._got_at = 0.0
+        self._got_at = -math.inf
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
