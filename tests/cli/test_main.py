@@ -244,9 +244,9 @@ def test_a_missing_directory_is_made_when_its_parent_exists(start_daemon: Callab
 
 def test_a_second_daemon_on_a_history_is_one_line_and_the_first_continues(daemon: Daemon, tmp_path: Path) -> None:
     message = refusal(tmp_path, f"--storage.path={daemon.history}")
-    assert message.startswith(f"{daemon.history}: another trackside daemon writes its history there ")
+    assert message.startswith(f"{daemon.history}: another trackside process writes its history there ")
     assert f"(pid {daemon.process.pid})" in message
-    assert message.endswith("give this one another directory with --storage.path=DIR")
+    assert message.endswith("give this daemon another directory with --storage.path=DIR")
     assert daemon.api("runs").status_code == 200
 
 

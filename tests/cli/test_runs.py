@@ -667,7 +667,7 @@ def test_what_a_daemon_holds_that_cannot_be_asked_is_not_changed(here: Place) ->
     lock = lock_history(here.history)
     error = here.run("pin", "gpt-small").refusal()
     lock.close()
-    assert f"a daemon (pid {os.getpid()}) writes this history, but does not answer; stop it, or give" in error
+    assert f"a daemon or a command (pid {os.getpid()}) writes this history, and no daemon answers; wait" in error
 
 
 def test_the_address_of_a_daemon_that_is_gone_means_the_file(here: Place) -> None:

@@ -523,7 +523,7 @@ def test_a_directory_that_is_deleted_is_made_again_and_only_what_was_acknowledge
     lines = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
     assert len(lines) == 1
     assert "was deleted or replaced" in lines[0]
-    with pytest.raises(HistoryError, match="another trackside daemon writes its history there"):
+    with pytest.raises(HistoryError, match="another trackside process writes its history there"):
         lock_history(place / "history")
 
 

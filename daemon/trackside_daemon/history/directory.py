@@ -187,15 +187,15 @@ def lock_history(directory: Path) -> FileLock:
     On a file system without locks the lock is not `supported`, and the database has to keep others out.
 
     Raises:
-        HistoryError: Another daemon holds the lock, or the lock file cannot be used.
+        HistoryError: Another daemon or a command holds the lock, or the lock file cannot be used.
     """
     path = directory / LOCK_FILE
     try:
         return FileLock(path, required=False)
     except HeldError as error:
         raise HistoryError(
-            f"{_shown(directory)}: another trackside daemon writes its history there (pid {error}); stop it, or give"
-            f" this one another directory with {OPTION}=DIR"
+            f"{_shown(directory)}: another trackside process writes its history there (pid {error}), a daemon or a command"
+            f" such as import; wait for its end, or give this daemon another directory with {OPTION}=DIR"
         ) from None
     except OSError as error:
         raise kind_of(error)(

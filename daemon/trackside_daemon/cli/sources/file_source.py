@@ -214,6 +214,6 @@ def _lock(directory: Path) -> FileLock:
         if holder is None:
             raise
         raise SourceError(
-            f"{directory}: a daemon {holder[0]} writes this history, but does not answer; stop it, or give its address "
-            "with --url=URL"
+            f"{directory}: a daemon or a command {holder[0]} writes this history, and no daemon answers; wait for its end, "
+            "or give the daemon's address with --url=URL"
         ) from None
