@@ -6,7 +6,7 @@ import { evidence, scalarEvidence } from "/static/alerts/evidence.js";
 import { CELL, openSilenceDialog, endButton } from "/static/alerts/silence_dialog.js";
 import { coalesce } from "/static/polling.js";
 import {
-  expression, matchesSilence, silenceLabels, displayName, runLink, since, state, displayValue
+  capital, expression, matchesSilence, silenceLabels, displayName, runLink, since, state, displayValue
 } from "/static/alerts/format.js";
 import { h, setText, badge, rerender, syncRows, table, withCode } from "/static/dom.js";
 import { span, when } from "/static/format.js";
@@ -227,7 +227,6 @@ function facts(alert) {
     ["Dismissed", alert.dismissed && `as a false alarm, ${when(alert.dismissed.time)}${comment ? `: ${comment}` : ""}`],
     ...scalarEvidence(alert).map(([name, value]) => [displayName(name), displayValue(name, value)]),
   ];
-  const capital = (name) => name[0].toUpperCase() + name.slice(1);
   return entries.filter(([, value]) => value)
     .flatMap(([name, value]) => [h("dt", {}, capital(name)), h("dd", {}, value)]);
 }

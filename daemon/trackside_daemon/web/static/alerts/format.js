@@ -59,6 +59,8 @@ export function silenceLabels(labels) {
   return chips.length ? chips : "All alerts";
 }
 
+export const capital = (name) => name[0].toUpperCase() + name.slice(1);
+
 // Returns the name of a value without its unit.
 export function displayName(name) {
   const [base, ...rest] = name.split(" ");

@@ -160,7 +160,7 @@ function openTestDialog(signal) {
 
 async function sendTest(request, report, signal) {
   const { test } = await post("alerts/test", request);
-  const alert = await findAlert(request.run, test, signal);
+  const alert = await findAlert(test, signal);
   if (signal.aborted) return;
   if (!alert) throw new Error("TestAlert does not fire. Check alerts.off and the daemon's log.");
   report(h("span", {}, "Firing as ", h("a", { href: `/alerts/${alert.id}` }, `alert ${alert.id}`),
@@ -182,7 +182,7 @@ async function follow(id, line, signal) {
   }
 }
 
-async function findAlert(run, test, signal) {
+async function findAlert(test, signal) {
   for (const until = Date.now() + 1000 * FIRE_SECONDS; Date.now() < until && !signal.aborted; await pause()) {
     const { alerts } = await getJson(`alerts?${query({ limit: 20 })}`);
     const match = alerts.find((alert) => alert.labels.test === test);
@@ -191,6 +191,4 @@ async function findAlert(run, test, signal) {
   return undefined;
 }
 
-function pause() {
-  return new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
-}
+const pause = () => new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
