@@ -417,7 +417,9 @@ def test_a_run_is_annotated_at_a_step_or_a_time(site: Site, api: Callable[[str],
     assert annotate(text="lr halved", step=1, time=WALL + 1)["events"] == [(1, "lr halved")]
     assert (noted()[0]["attempt"], noted()[0]["rank"], noted()[0]["time"]) == (0, None, WALL + 1)
     # One at the same step, or at the same time, takes its place; an empty text removes it.
-    assert annotate(text=" postgres://me:geheim@host ", step=1, time=WALL)["events"] == [(1, "postgres://me:[redacted]@host")]
+    assert annotate(text=" postgres://me:geheim@host ", step=1, time=WALL)["events"] == [
+        (1, "postgres://me:[redacted]@host")
+    ]
     assert annotate(text="begun", time=WALL)["events"] == [(None, "begun")]
     assert annotate(text="now")["events"] == [(None, "begun"), (None, "now")]
     assert annotate(text=" ", time=WALL)["events"] == [(None, "now")]

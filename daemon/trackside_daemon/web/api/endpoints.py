@@ -12,7 +12,15 @@ from trackside_daemon.web.api.agents import AgentsApi, MessageParameters
 from trackside_daemon.web.api.alerts import AlertsApi, DismissBody, SilenceBody, TestBody
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi, PauseBody, RotateBody
-from trackside_daemon.web.api.history import AnnotationBody, DescribeBody, HistoryApi, Import, LayersRequest, PinBody, ReportFile
+from trackside_daemon.web.api.history import (
+    AnnotationBody,
+    DescribeBody,
+    HistoryApi,
+    Import,
+    LayersRequest,
+    PinBody,
+    ReportFile,
+)
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
 from trackside_daemon.web.api.processes import EndBody, ProcessesApi
