@@ -121,6 +121,7 @@ def test_a_silence_of_what_does_not_fire_is_reported(daemon: Daemon) -> None:
         (["*"], "that would silence every alert; give an alert, a --run or a --label, or --all"),
         (["GpuHot", "--all"], "--all silences every alert; omit it to silence only those that match"),
         (["GpuHot", "--for=soon"], "--for: 'soon' is not a duration up to 30d, such as 2h or 30m"),
+        (["GpuHot", "--for=5"], "--for: '5' is not a duration up to 30d, such as 2h or 30m"),
         (["GpuHot", "--for=31d"], "--for: '31d' is not a duration up to 30d, such as 2h or 30m"),
         (["GpuHot", "--label=gpu"], "--label 'gpu': give NAME=PATTERN, such as rank=3"),
         (["GpuHot", "--label=gpu=1", "--label=gpu=2"], "--label 'gpu=2': gpu is given twice; all patterns must match"),
