@@ -110,6 +110,15 @@ def test_names_of_alerts_are_never_cut() -> None:
     assert all(f" {name} " in text for name in DETECTED)
 
 
+def test_alerts_of_runs_with_one_name_have_the_ids_of_the_runs(daemon: Daemon) -> None:
+    for number in (1, 2):
+        with trackside.init("net", id=f"torchrun-{number}00", endpoint=daemon.endpoint) as training:
+            training.push(step=1, loss=float("nan"))
+    eventually(lambda: len(daemon.api("alerts").json()["alerts"]) == 2)
+    printed = run(daemon, "alerts")[1]
+    assert [name in printed for name in ("net (torchrun-1)", "net (torchrun-2)")] == [True, True], printed
+
+
 def test_a_silence_of_what_does_not_fire_is_reported(daemon: Daemon) -> None:
     assert "\nno firing alert matches\n" in run(daemon, "silence", "GpuHot", "--label=gpu=3")[1]
 

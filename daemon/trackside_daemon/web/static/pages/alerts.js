@@ -15,8 +15,7 @@ export const title = "Alerts";
 
 const RELOAD_OVERVIEWS = 10;
 
-const RUNS = 30; // The newest runs, whose starts and ends are shown.
-const SHOWN = 12;
+const RUNS = 12; // The newest runs, whose starts and ends are shown.
 
 const FIRE_SECONDS = 10;
 const POLL_MILLISECONDS = 300;
@@ -95,28 +94,16 @@ function alertsPage(/** @type {Address} */ address) {
 function runTimeline(signal, isShown) {
   const list = h("ol.timeline", { "aria-label": "Starts and ends of runs" });
   const emptyText = h("p.quiet", {}, "No runs.");
-  const moreButton = h("button.small", { hidden: true, onclick: () => {
-    limit = Infinity;
-    show();
-  } }, "Show more");
-  let limit = SHOWN;
-  let events = [];
-
-  function show() {
-    emptyText.hidden = events.length > 0;
-    moreButton.hidden = events.length <= limit;
-    const shown = events.slice(0, limit);
-    rerender(list, JSON.stringify(shown), () => shown.map(row));
-  }
 
   async function load() {
     const { runs } = await getJson(`runs?${query({ limit: RUNS })}`, signal);
     const names = labels(runs);
-    events = runs.map((run, index) => ({ ...run, label: names[index] })).filter(isShown).flatMap(eventsOf)
+    const events = runs.map((run, index) => ({ ...run, label: names[index] })).filter(isShown).flatMap(eventsOf)
       .sort((a, b) => b.time - a.time);
-    show();
+    emptyText.hidden = events.length > 0;
+    rerender(list, JSON.stringify(events), () => events.map(row));
   }
-  return { root: h("div", {}, emptyText, list, moreButton), load };
+  return { root: h("div", {}, emptyText, list), load };
 }
 
 function eventsOf(run) {
