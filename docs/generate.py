@@ -191,6 +191,7 @@ _SILENCE = {
 }
 EXAMPLES: dict[str, dict[str, Any]] = {
     "pin_run": {"pinned": True},
+    "annotate_run": {"run": "gpt-small", "text": "lr halved", "step": 1200, "time": 1700000000.0},
     "request_layers": {"steps": 100, "ranks": [0, 1]},
     "get_stacks": {
         "ranks": [{"rank": 0, "seconds": 0.004, "threads": {"MainThread": ["train.py:12 in <module>"]}}],

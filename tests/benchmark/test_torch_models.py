@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import trackside
+from trackside.benchmark.in_process import build
+from trackside.benchmark.messages import Spec
 from trackside.benchmark.results import Interval
 from trackside.benchmark.rounds import TargetError
 from trackside.benchmark.torch_model import EvaluatedModel, agreements
@@ -120,6 +122,18 @@ def test_variants_that_cannot_be_made_have_a_remedy(variant: str, text: str) -> 
     name, _, device = variant.partition("@")
     with pytest.raises(TargetError, match=text):
         apply(Tiny(), name, device or "cpu")
+
+
+def tiny(variant: str = "") -> tuple[nn.Module, object]:
+    return Tiny(), ids
+
+
+@pytest.mark.parametrize(("variant", "quantized"), [("int8-dynamic", True), ("int8-mine", False)])
+def test_a_factory_that_takes_any_word_changes_no_meaning_of_a_known_one(variant: str, quantized: bool) -> None:
+    built = build(Spec("one", f"{__name__}:tiny", variant), "cpu")
+    assert isinstance(built, EvaluatedModel)
+    kinds = {type(layer).__module__ for layer in built._model.modules()}
+    assert any("quantized" in kind for kind in kinds) == quantized
 
 
 def test_a_run_measures_a_model_and_leaves_it_as_it_was() -> None:

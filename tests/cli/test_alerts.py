@@ -110,6 +110,15 @@ def test_names_of_alerts_are_never_cut() -> None:
     assert all(f" {name} " in text for name in DETECTED)
 
 
+def test_alerts_of_runs_with_one_name_have_the_ids_of_the_runs(daemon: Daemon) -> None:
+    for number in (1, 2):
+        with trackside.init("net", id=f"torchrun-{number}00", endpoint=daemon.endpoint) as training:
+            training.push(step=1, loss=float("nan"))
+    eventually(lambda: len(daemon.api("alerts").json()["alerts"]) == 2)
+    printed = run(daemon, "alerts")[1]
+    assert [name in printed for name in ("net (torchrun-1)", "net (torchrun-2)")] == [True, True], printed
+
+
 def test_a_silence_of_what_does_not_fire_is_reported(daemon: Daemon) -> None:
     assert "\nno firing alert matches\n" in run(daemon, "silence", "GpuHot", "--label=gpu=3")[1]
 
@@ -121,6 +130,7 @@ def test_a_silence_of_what_does_not_fire_is_reported(daemon: Daemon) -> None:
         (["*"], "that would silence every alert; give an alert, a --run or a --label, or --all"),
         (["GpuHot", "--all"], "--all silences every alert; omit it to silence only those that match"),
         (["GpuHot", "--for=soon"], "--for: 'soon' is not a duration up to 30d, such as 2h or 30m"),
+        (["GpuHot", "--for=5"], "--for: '5' is not a duration up to 30d, such as 2h or 30m"),
         (["GpuHot", "--for=31d"], "--for: '31d' is not a duration up to 30d, such as 2h or 30m"),
         (["GpuHot", "--label=gpu"], "--label 'gpu': give NAME=PATTERN, such as rank=3"),
         (["GpuHot", "--label=gpu=1", "--label=gpu=2"], "--label 'gpu=2': gpu is given twice; all patterns must match"),

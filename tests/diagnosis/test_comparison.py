@@ -184,6 +184,21 @@ def test_what_is_not_there_is_unknown(stored_history: History) -> None:
     assert as_json(found["accuracy"])["value"] is None
 
 
+@pytest.mark.parametrize(("is_seen", "expected"), [(True, None), (False, 5e9)])
+def test_gpus_on_which_a_run_has_no_process_count_only_if_its_processes_are_unknown(
+    stored_history: History, is_seen: bool, expected: float | None
+) -> None:
+    put(stored_history, "base", 1)
+    process = {'trackside_process_info{pid="70",rank="0",role="rank",run="base",run_id="base"}': 1.0}
+    for tick in range(3):
+        used = {'trackside_gpu_memory_used_bytes{gpu="0",uuid="GPU-0"}': 5e9}
+        used['trackside_gpu_energy_joules_total{gpu="0",uuid="GPU-0"}'] = 300.0 * tick
+        stored_history.put([MachineSample(BEGIN + 5 * tick, {**used, **process} if is_seen else used)])
+    found = effects(stored_history, ["base"], ["base"])
+    memory, energy = found["gpu_memory"], found["energy"]
+    assert (memory.value, energy.value is None) == (expected, is_seen)
+
+
 @pytest.mark.parametrize(
     ("command", "directory", "agrees"),
     [

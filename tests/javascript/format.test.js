@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 import test from "node:test";
 
 import { bytes, number, ofPlanned, percent, plural, real, span, withUnit } from "/static/format.js";
+import { labelled } from "/static/alerts/format.js";
 
 // Python reads the same cases: tests/model/test_text.py.
 const SPELLING = JSON.parse(readFileSync(new URL("../model/spelling.json", import.meta.url), "utf-8"));
@@ -30,4 +31,10 @@ test("NaN is a text of the API, and other texts are no numbers", () => {
 
 test("more steps than planned are more than the whole", () => {
   assert.deepEqual([ofPlanned(41802, 40000, 1), ofPlanned(10, 40, 0.25)], ["of 40,000, 104.5 %", "of 40, 25.0 %"]);
+});
+
+test("runs of one name have labels that tell their alerts apart", () => {
+  const alerts = [["a1", "oom"], ["b2", "oom"], ["a1", "oom"], ["c3", "nan"], [null, null]];
+  const labels = labelled(alerts.map(([run, name]) => ({ run, name })));
+  assert.deepEqual(labels.map(({ label }) => label), ["oom-a1", "oom-b2", "oom-a1", "nan", undefined]);
 });

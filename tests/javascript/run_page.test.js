@@ -110,7 +110,7 @@ test("the arrangement of charts travels in an address, and a wrong one costs onl
     getItem: (name) => stored.get(name) ?? null, setItem: (name, text) => stored.set(name, text),
   });
   const first = new Workspace("r", null, () => {});
-  first.togglePin("loss");
+  first.set({ pinned: ["loss"] });
   first.move("lr", "loss", ["loss", "lr", "tokens"], false);
   const text = first.encode();
   stored.clear();

@@ -231,6 +231,7 @@ interface Mark {
   until?: number;
   severity?: Severity;
   alert?: boolean;
+  note?: string; // Of an annotation, whose text it is.
   x?: number; // Its place on the axis.
 }
 
@@ -309,6 +310,7 @@ interface ChartOptions extends Partial<Omit<View, "drawn" | "marks" | "width" | 
   from?: number;
   to?: number;
   onZoom?(from?: number, to?: number): void;
+  onNote?(place: { step?: number | null; time: number; note?: string }): void; // The user annotates a point.
   onOwn?(own: OwnSettings): void; // Called when the user changes settings of this chart alone.
 }
 

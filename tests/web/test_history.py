@@ -403,6 +403,32 @@ def test_a_run_gets_a_name_notes_and_tags_when_it_has_ended(site: Site, api: Cal
     assert refused(site, "runs/nobody/about", "POST", json={})[0] == 404
 
 
+def test_a_run_is_annotated_at_a_step_or_a_time(site: Site, api: Callable[[str], Any]) -> None:
+    stored_run(site, {"loss": [2.0, 1.0]}, run="id-1")
+
+    def annotate(**body: Any) -> dict[str, Any]:
+        answer = site.client().ask("POST", "/api/v1/runs/id-1/annotations", headers=site.key, json=body)
+        assert answer.status_code == 200
+        return {**answer.json(), "events": [(one["step"], one["fields"]["text"]) for one in noted()]}
+
+    def noted() -> list[dict[str, Any]]:
+        return [one for one in api("events?run=id-1")["events"] if one["kind"] == "annotation"]
+
+    assert annotate(text="lr halved", step=1, time=WALL + 1)["events"] == [(1, "lr halved")]
+    assert (noted()[0]["attempt"], noted()[0]["rank"], noted()[0]["time"]) == (0, None, WALL + 1)
+    # One at the same step, or at the same time, takes its place; an empty text removes it.
+    assert annotate(text=" postgres://me:geheim@host ", step=1, time=WALL)["events"] == [
+        (1, "postgres://me:[redacted]@host")
+    ]
+    assert annotate(text="begun", time=WALL)["events"] == [(None, "begun")]
+    assert annotate(text="now")["events"] == [(None, "begun"), (None, "now")]
+    assert annotate(text=" ", time=WALL)["events"] == [(None, "now")]
+    bodies: list[Any] = [{}, {"text": "x" * 1001}, {"text": "x", "step": 1.5}, {"text": "x", "time": -1}, {"text": 1}]
+    for body in bodies:
+        assert refused(site, "runs/id-1/annotations", "POST", json=body)[0] == 400
+    assert refused(site, "runs/nobody/annotations", "POST", json={"text": "x"})[0] == 404
+
+
 def test_a_list_of_runs_has_configurations_and_values_of_keys(site: Site, api: Callable[[str], Any]) -> None:
     session = stored_run(site, {"loss": [3.0, 1.0, nan, 2.0], "lr": [1.0] * 4}, run="id-1")
     configured = FakeSession("id-2", name="configured")

@@ -58,9 +58,10 @@ def build(spec: Spec, device: str = "") -> Function:
     variant = "" if "variant" in taken else spec.variant
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from trackside.benchmark.torch_model import EvaluatedModel
+        from trackside.benchmark.torch_model import EvaluatedModel, is_known
 
-        return EvaluatedModel(model, inputs, variant, device)
+        # A factory that takes any word may do nothing for ours.
+        return EvaluatedModel(model, inputs, spec.variant if is_known(spec.variant) else variant, device)
     if not callable(model):
         raise TargetError(
             f"{spec.target} returned {type(model).__name__}; return a function, a torch module, or (either, inputs)"

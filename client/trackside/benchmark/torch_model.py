@@ -20,6 +20,7 @@ from trackside.distributions import proportion_interval
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NAMES = ("fp32", "bf16", "fp16", "bf16-weights", "fp16-weights", "int8-dynamic", "pruned-PERCENT")
 COMPILED = "+compile"
+_PRUNED = re.compile(r"pruned-(\d{1,2})")
 
 
 class EvaluatedModel(Function):
@@ -72,6 +73,12 @@ class EvaluatedModel(Function):
         return facts
 
 
+def is_known(name: str) -> bool:
+    """Return whether `apply` makes the variant, so that it means the same with each factory."""
+    word, compiled, _ = name.partition(COMPILED)
+    return word in NAMES or bool(_PRUNED.fullmatch(word)) or bool(compiled and not word)
+
+
 def apply(model: nn.Module, name: str, device: str) -> tuple[nn.Module, torch.dtype | None]:
     """Return a variant of a model, which this may change, and the type to autocast to; None for no autocast.
 
@@ -89,7 +96,7 @@ def apply(model: nn.Module, name: str, device: str) -> tuple[nn.Module, torch.dt
         model = model.float()
     elif name == "int8-dynamic":
         model = _quantized(model, device)
-    elif (percent := re.fullmatch(r"pruned-(\d{1,2})", name)) is not None:
+    elif (percent := _PRUNED.fullmatch(name)) is not None:
         _prune(model, int(percent[1]) / 100)
     elif dtype is None and weights is not None:
         model = model.to(weights)
@@ -101,8 +108,8 @@ def apply(model: nn.Module, name: str, device: str) -> tuple[nn.Module, torch.dt
 def _quantized(model: nn.Module, device: str) -> nn.Module:
     if device != "cpu":
         raise TargetError(
-            f"int8-dynamic runs on the CPU alone, not on {device}: add --device cpu, or quantize in a factory with a "
-            "parameter variant"
+            f"int8-dynamic runs on the CPU alone, not on {device}: add --device cpu, or quantize in a factory "
+            "with a parameter variant, for another word"
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is deprecated in favour of torchao, which not everybody has

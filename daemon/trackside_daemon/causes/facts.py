@@ -126,11 +126,15 @@ class Facts(NamedTuple):
         return {info.labels["pid"]: int(info.labels["rank"]) for info in infos}
 
     def gpus(self, family: Metric, domain: str | None = None, *, nonzero: bool = False) -> list[Resource]:
-        """Return the series of the run's GPUs, of one clock or all: of GPUs with a rank, or of all if no rank was seen on one."""
+        """Return the series of the run's GPUs, of one clock or all: of GPUs with a rank.
+
+        They are those of all GPUs if no process of the run was seen, which could be on one.
+        """
         used = self.gpu_ranks()
+        is_any = not used and not self.processes()
 
         def wanted(labels: Mapping[str, str]) -> bool:
-            return domain in {None, labels.get("domain")} and (not used or labels.get("uuid") in used)
+            return domain in {None, labels.get("domain")} and (is_any or labels.get("uuid") in used)
 
         return self.resources.of(family.name, wanted, nonzero=nonzero)
 

@@ -33,6 +33,9 @@ USER_ALERT = "user_alert"
 # The kind of the event with the verdict on a resumed attempt; its fields are those of `checkpoints.resumes`.
 CONTINUITY = "continuity"
 
+# The kind of the event with what a user notes at a moment of a run; its field is the text.
+ANNOTATION = "annotation"
+
 # The kind of the event with the modules of a watched model: `trackside.pytorch.parameters`.
 MODEL = "model"
 

@@ -297,5 +297,80 @@ def test_a_run_that_resumed_from_a_checkpoint_is_where_its_last_attempt_is(
     expect(reset).to_be_visible()
 
 
+def open_noted(daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]) -> Page:
+    script = "import trackside; r = trackside.init('n', id='n-1'); [r.push(step=s, loss=1 / (1 + s)) for s in range(9)]"
+    start_training(daemon, "-c", script).wait()
+    eventually(lambda: daemon.api("runs/n-1").json().get("state") == "finished")
+    return open_page(daemon, "/runs/n-1")
+
+
+def test_notes_are_written_at_a_step(
+    shared_daemon: Daemon,
+    start_training: Callable[..., Process],
+    open_page: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    daemon = shared_daemon
+    page = open_noted(daemon, start_training, open_page)
+    loss, dialog = chart(page, "loss"), page.get_by_role("dialog")
+    marks = page.get_by_role("group", name="Marks")
+
+    def noted() -> list[tuple[int, str]]:
+        events = daemon.api("events?run=n-1").json()["events"]
+        return [(one["step"], one["fields"]["text"]) for one in events if one["kind"] == "annotation"]
+
+    # By the mouse at a point of a chart, and by the keyboard at its cursor; the charts of all axes show it.
+    loss.locator(".u-over").click(button="right")
+    expect(dialog).to_contain_text("Note at step 4")
+    assert violations(page) == []
+    dialog.get_by_label("Text").fill("lr <b>halved</b>")
+    dialog.get_by_role("button", name="Save").click()
+    expect(marks).to_contain_text("annotation 1")
+    assert noted() == [(4, "lr <b>halved</b>")]
+    page.get_by_label("X axis").select_option("relative")
+    place = "root => root.chart.lines.length && root.chart.view.marks.filter((mark) => mark.note).map((mark) => mark.x)"
+    begun = daemon.api("runs/n-1").json()["started"]
+    (event,) = (one for one in daemon.api("events?run=n-1").json()["events"] if one["kind"] == "annotation")
+    eventually(lambda: loss.evaluate(place) == pytest.approx([event["time"] - begun], abs=1e-3))
+    page.get_by_label("X axis").select_option("step")
+    eventually(lambda: loss.evaluate(place) == [4])
+    loss.locator(".u-over").hover()
+    expect(loss.locator(".mark-tip")).to_contain_text("annotation, step 4: lr <b>halved</b>")
+    loss.locator(".plot").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("n")
+    expect(dialog).to_contain_text("Note at step 5")
+    page.keyboard.press("Escape")
+    loss.locator(".u-over").click(button="right")
+    expect(dialog.get_by_label("Text")).to_have_value("lr <b>halved</b>")
+    dialog.get_by_label("Text").fill("")
+    dialog.get_by_role("button", name="Save").click()
+    expect(marks).not_to_contain_text("annotation")
+    assert noted() == []
+
+
+def test_notes_survive_a_reload_while_they_are_written(
+    shared_daemon: Daemon,
+    start_training: Callable[..., Process],
+    open_page: Callable[..., Page],
+    violations: Callable[[Page], list[str]],
+) -> None:
+    daemon = shared_daemon
+    page = open_noted(daemon, start_training, open_page)
+    notes = page.get_by_role("textbox", name="Notes")
+    notes.fill("half a")
+    page.reload()
+    expect(notes).to_have_text("half a")
+    expect(notes).to_have_attribute("title", re.compile("^Not saved"))
+    assert daemon.api("runs/n-1").json()["notes"] == ""
+    assert violations(page) == []
+    notes.fill("half a sentence")
+    with page.expect_response("**/about"):
+        notes.press("Control+Enter")
+    page.reload()
+    expect(notes).to_have_text("half a sentence")
+    expect(notes).not_to_have_attribute("title", re.compile("."))
+
+
 def _with(text: str) -> Any:
     return re.compile(re.escape(text))

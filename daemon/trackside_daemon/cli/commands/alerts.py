@@ -1,13 +1,14 @@
 """The commands alerts, alerts show and alerts dismiss: a list of alerts, one with its evidence, and marks of false alarms."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
-from trackside_daemon.cli.commands.runs import STALE
+from trackside_daemon.cli.commands.runs import STALE, shortened
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Form, Json, StoragePath, Url, argument, flag, option
 from trackside_daemon.cli.output import form_of, print_answer, print_json, print_lines
@@ -129,16 +130,27 @@ def _alert(source: Source, text: str, run: str) -> dict[str, Any]:
     raise CommandError(f"no alert {text!r}{f' of run {run}' if run else ''}; {others}")
 
 
+def _names(runs: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of runs by their ids; with the beginning of its id if another run has the same name."""
+    several = Counter(runs.values())
+    ids = shortened(list(runs))
+    return {
+        run: name if several[name] == 1 else f"{name} ({id_})"
+        for (run, name), id_ in zip(runs.items(), ids, strict=True)
+    }
+
+
 def _list(alerts: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
     """Yield two lines or more per alert, the second with its summary; firing alerts come first."""
     header = ["ID", "ALERT", "SEVERITY", "RUN", "SINCE", "FOR", "STATE"]
+    names = _names({alert["run"]: alert["name"] for alert in alerts if alert["run"]})
     ordered = sorted(alerts, key=lambda alert: alert["ended"] is not None)
     rows = [
         [
             str(alert["id"]),
             shown(alert["alert"]),
             shown(alert["severity"]),
-            shown(alert["name"] or "-"),
+            shown(names.get(alert["run"], "-")),
             short_moment(alert["started"], now),
             duration((now if alert["ended"] is None else alert["ended"]) - alert["started"]),
             _state(alert),

@@ -364,7 +364,7 @@ def delete(
 
 
 def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
-    short = _short([run["id"] for run in found])
+    short = shortened([run["id"] for run in found])
     tagged = any(run["tags"] for run in found)
     several_users = len({run["user"] for run in found}) > 1
     stated = any(run.get("summary") for run in found)
@@ -396,9 +396,9 @@ def _results(summary: Mapping[str, Any]) -> str:
     return " ".join(texts[:_RESULTS]) + (" …" if len(texts) > _RESULTS else "")
 
 
-def _short(ids: Sequence[str]) -> list[str]:
+def shortened(ids: Sequence[str]) -> list[str]:
     """Return the ids, shortened as far as they stay distinct."""
-    longest = max(map(len, ids))
+    longest = max(map(len, ids), default=0)
     length = next((length for length in range(_ID, longest) if len({id_[:length] for id_ in ids}) == len(ids)), longest)
     return [id_[:length] for id_ in ids]
 

@@ -76,7 +76,7 @@ def _body(labels: Mapping[str, str], length: str, comment: str, *, everything: b
     if not everything and not any(name != "alert" or pattern.strip("*") for name, pattern in labels.items()):
         raise CommandError("that would silence every alert; give an alert, a --run or a --label, or --all")
     try:
-        length_seconds = float(str(seconds(length)))
+        length_seconds = float(str(seconds(length))) if length[-1:].isalpha() else 0.0  # 5 would be five seconds
     except ValueError:
         length_seconds = 0.0
     if not 0 < length_seconds <= MAX_SILENCE_SECONDS:

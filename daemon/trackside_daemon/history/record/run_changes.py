@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from trackside.redact import redact_text
 from trackside_daemon.history.record.store import RecordStore
 from trackside_daemon.history.sanitize import to_json
+from trackside_daemon.model.records import ANNOTATION, Event
 
 
 def pin(store: RecordStore, uid: str, *, pinned: bool = True) -> bool:
@@ -37,6 +38,27 @@ def describe(store: RecordStore, uid: str, *, name: str | None, notes: str | Non
     for column, value in changes.items():
         if value is not None:
             store.connection.execute(f"UPDATE run SET {column} = ? WHERE uid = ?", (value, uid))  # noqa: S608
+    return True
+
+
+def annotate(store: RecordStore, uid: str, text: str, step: int | None, time: float) -> bool:
+    """Write a note at a moment of a run, in Unix seconds, in place of one at its step or time; return False if there is no such run.
+
+    Without a text, what is there is removed.
+    """
+    query = (
+        "SELECT run.id, coalesce(max(CASE WHEN attempt.started <= ? THEN number END), min(number)) FROM run "
+        "JOIN attempt ON attempt.run = run.id WHERE uid = ? AND NOT deleted"
+    )
+    run, attempt = store.connection.execute(query, (time, uid)).fetchone()
+    if run is None:
+        return False
+    store.connection.execute(
+        "DELETE FROM event WHERE run = ? AND kind = ? AND (time = ? OR (attempt = ? AND step = ?))",
+        (run, ANNOTATION, time, attempt, step),
+    )
+    if text:
+        store.apply(Event(uid, attempt, time, ANNOTATION, None, step, {"text": redact_text(text)}))
     return True
 
 

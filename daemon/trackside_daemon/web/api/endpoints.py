@@ -12,7 +12,15 @@ from trackside_daemon.web.api.agents import AgentsApi, MessageParameters
 from trackside_daemon.web.api.alerts import AlertsApi, DismissBody, SilenceBody, TestBody
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi, PauseBody, RotateBody
-from trackside_daemon.web.api.history import DescribeBody, HistoryApi, Import, LayersRequest, PinBody, ReportFile
+from trackside_daemon.web.api.history import (
+    AnnotationBody,
+    DescribeBody,
+    HistoryApi,
+    Import,
+    LayersRequest,
+    PinBody,
+    ReportFile,
+)
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
 from trackside_daemon.web.api.processes import EndBody, ProcessesApi
@@ -123,6 +131,15 @@ _ENDPOINTS = (
         "renamed when it has ended. If it is resumed, its name and tags are the training's again.",
         body='{"name": "baseline", "notes": "with the old tokenizer", "tags": ["paper"]}',
         body_type=DescribeBody,
+        errors=(400, 409),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{id}/annotations",
+        HistoryApi.annotate_run,
+        description="It replaces the one there; an empty text removes that. time is now by default. /events has it.",
+        body='{"text": "lr halved", "step": 1200, "time": 1700000000.0}',
+        body_type=AnnotationBody,
         errors=(400, 409),
     ),
     table.OneSeries,

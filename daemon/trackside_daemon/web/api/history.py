@@ -88,6 +88,14 @@ class DescribeBody(msgspec.Struct, forbid_unknown_fields=True):
     ) = None
 
 
+class AnnotationBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that writes a note at a step or a time of a run; without a text, it removes the one there."""
+
+    text: Annotated[str, msgspec.Meta(max_length=1000)]
+    step: Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | None = None
+    time: Annotated[float, msgspec.Meta(ge=0, lt=2**33)] | None = None
+
+
 class PinBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request that pins or unpins a run."""
 
@@ -129,6 +137,15 @@ class HistoryApi:
             lambda store: run_changes.describe(store, uid, name=wanted.name, notes=wanted.notes, tags=wanted.tags)
         )
         return json_response(await self._history.read(lambda connection: reader.head(connection, uid)))
+
+    async def annotate_run(self, request: Request) -> Response:
+        """Write a note at a step or a time of a run, for its charts."""
+        wanted = decoded_body(await request.body(), AnnotationBody, '{"text": TEXT, "step": 1200, "time": SECONDS}')
+        uid = await self._history.resolve(request)
+        moment = time.time() if wanted.time is None else wanted.time
+        text = wanted.text.strip()
+        await self._history.change(lambda store: run_changes.annotate(store, uid, text, wanted.step, moment))
+        return json_response({"run": uid, "text": text, "step": wanted.step, "time": moment})
 
     async def audit_checkpoints(self, request: Request) -> Response:
         """Audit the checkpoints of a run again."""

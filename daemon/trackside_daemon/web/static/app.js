@@ -8,12 +8,14 @@
 import { MAX_ALERTS } from "/static/vocabulary.js";
 import { isShown, noteAddress, setQuery, writeAddress } from "/static/address.js";
 import { UnreachableError, storeToken, subscribe, withNetworkErrors, keepToken } from "/static/api.js";
+import { openDialog } from "/static/confirm.js";
 import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
 
 const HELP = { "/": "search", "j, k": "next, previous chart or run", x: "select the run",
   f: "the chart over the full width", p: "pin the chart to the top", "[, ]": "move the chart",
-  "← →": "move the cursor in the chart; with shift the window", "+ −": "zoom the chart", Home: "show everything again",
+  "← →": "move the cursor in the chart; with shift the window", "+ −": "zoom the chart",
+  n: "write a note at the cursor of the chart", Home: "show everything again",
   t: "switch between light and dark", "?": "this help" };
 
 const ACTIONS = {
@@ -62,13 +64,11 @@ function withChart(call) {
 
 function showHelp() {
   if (document.querySelector("dialog[open]")) return;
-  const close = h("button.strong", { onclick: () => dialog.close() }, "Close");
   const keys = h("dl.facts", {}, Object.entries(HELP).map(([key, text]) =>
     [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)]));
-  const dialog = h("dialog", { "aria-labelledby": "keys-heading", onclose: () => dialog.remove() },
-    h("h2", { id: "keys-heading" }, "Keys"), keys, h("div.tools", {}, close));
-  document.body.append(dialog);
-  dialog.showModal();
+  const { close, cancel } = openDialog("Keys", { content: keys, action: "Close", submit: () => close() },
+    new AbortController().signal);
+  cancel.remove();
 }
 
 const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts",

@@ -6,7 +6,7 @@ import { evidence, scalarEvidence } from "/static/alerts/evidence.js";
 import { CELL, openSilenceDialog, endButton } from "/static/alerts/silence_dialog.js";
 import { coalesce } from "/static/polling.js";
 import {
-  expression, matchesSilence, silenceLabels, displayName, runLink, since, state, displayValue
+  capital, expression, labelled, matchesSilence, silenceLabels, displayName, runLink, since, state, displayValue
 } from "/static/alerts/format.js";
 import { h, setText, badge, rerender, syncRows, table, withCode } from "/static/dom.js";
 import { span, when } from "/static/format.js";
@@ -56,7 +56,7 @@ export function alertHistory(address, onFilter) {
         ? "No alerts match."
         : "No past alerts. The daemon detects NaN, spikes, stalls and more without configuration.");
       moreButton.hidden = alerts.length <= limit;
-      syncRows(body, shown, (item) => item.id, row);
+      syncRows(body, labelled(shown), (item) => item.id, row);
       for (const name of shown.map((item) => item.alert)) {
         if (![...names.children].some((item) => item.value === name)) names.append(h("option", { value: name }));
       }
@@ -88,14 +88,16 @@ function row(first) {
   const severity = badge(first.severity);
   const summary = h("p.quiet");
   const stateCell = h("td.state", CELL);
+  const run = runLink(first);
   const element = h("tr", { role: "row" },
     h("td.word", CELL, severity),
     h("td.text", CELL, h("a.named", { href: `/alerts/${first.id}` }, first.alert), summary),
-    h("td.name", CELL, runLink(first)),
+    h("td.name", CELL, run),
     h("td.began", CELL, when(first.started)),
     stateCell);
   element.update = (alert) => {
     severity.update(alert.severity);
+    if (run) setText(run, alert.label);
     setText(summary, alert.summary);
     setText(stateCell, state(alert));
   };
@@ -227,7 +229,6 @@ function facts(alert) {
     ["Dismissed", alert.dismissed && `as a false alarm, ${when(alert.dismissed.time)}${comment ? `: ${comment}` : ""}`],
     ...scalarEvidence(alert).map(([name, value]) => [displayName(name), displayValue(name, value)]),
   ];
-  const capital = (name) => name[0].toUpperCase() + name.slice(1);
   return entries.filter(([, value]) => value)
     .flatMap(([name, value]) => [h("dt", {}, capital(name)), h("dd", {}, value)]);
 }

@@ -1,6 +1,6 @@
 // The evidence of an alert, in sections. A section of unknown shape is shown as JSON.
 
-import { displayName, displayValue } from "/static/alerts/format.js";
+import { capital, displayName, displayValue } from "/static/alerts/format.js";
 import { Chart } from "/static/charts/chart.js";
 import { h, scrollable, table } from "/static/dom.js";
 import { percent, span, number, when } from "/static/format.js";
@@ -125,10 +125,6 @@ function recordTable(values) {
   return scrollable("Table", table(columns, body, "table.things"));
 }
 
-function capital(name) {
-  return name[0].toUpperCase() + name.slice(1);
-}
-
 function gpus(values) {
   const card = ([gpu, { readings, processes, ranks: trained = [], clocks_kept_down_by: limits = [] }]) =>
     h("section.card", {}, h("h3", {}, `GPU ${gpu}`),
@@ -180,6 +176,5 @@ function headOf(name) {
   if (Object.hasOwn(HEADS, name)) return HEADS[name];
   if (name.endsWith("_seconds phase")) return `Time in ${name.slice(0, -"_seconds phase".length)}`;
   if (!/^[a-z_]+$/.test(name)) return name; // a key as the user wrote it
-  const shown = displayName(name);
-  return shown[0].toUpperCase() + shown.slice(1);
+  return capital(displayName(name));
 }

@@ -1,6 +1,6 @@
 // The alerts that fire now, as the overview has them.
 
-import { runLink, since } from "/static/alerts/format.js";
+import { labelled, runLink, since } from "/static/alerts/format.js";
 import { badge, h, setText, syncRows } from "/static/dom.js";
 import { when } from "/static/format.js";
 import { MAX_ALERTS } from "/static/vocabulary.js";
@@ -17,8 +17,8 @@ export function firingList(onSilence = undefined) {
     emptyText.hidden = alerts.length > 0;
     setText(emptyText, anyFires ? "No firing alert matches." : "No alerts are firing.");
     moreText.hidden = alerts.length < MAX_ALERTS;
-    syncRows(list, alerts.map((alert) => ({ alert, now, until: silenceEnds.get(alert.id) })), ({ alert }) => key(alert),
-      ({ alert }) => firingRow(alert, onSilence));
+    syncRows(list, labelled(alerts).map((alert) => ({ alert, now, until: silenceEnds.get(alert.id) })),
+      ({ alert }) => key(alert), ({ alert }) => firingRow(alert, onSilence));
   };
   return { root: h("div", {}, emptyText, list, moreText), update };
 }
@@ -35,16 +35,18 @@ function firingRow(first, onSilence) {
   const summary = h("p");
   const began = h("span.quiet.when");
   const silent = h("span.quiet.when");
+  const run = runLink(first);
   const title = first.alert + (first.name ? ` of ${first.name}` : "");
   const silence = { "aria-label": `Silence ${title}`, onclick: () => onSilence(newest) };
   const button = h("button.needs-write", silence, "Silence…");
-  const description = h("div", {}, h("div.line", {}, name, runLink(first), h("span.quiet", {}, about.join(", "))),
+  const description = h("div", {}, h("div.line", {}, name, run, h("span.quiet", {}, about.join(", "))),
     summary);
   const element = h("li", {}, severity, description, h("div.side", {}, began, silent, button));
   element.update = ({ alert, now, until }) => {
     newest = alert;
     severity.update(alert.severity);
     if (alert.id !== null) name.setAttribute("href", `/alerts/${alert.id}`);
+    if (run) setText(run, alert.label);
     setText(summary, alert.summary);
     setText(began, `since ${since(alert.started, now)}`);
     setText(silent, until ? `silenced until ${when(until)}` : "silenced");

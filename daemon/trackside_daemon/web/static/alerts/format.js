@@ -1,6 +1,7 @@
 // Formatting of alerts, their values and times.
 
 import { h } from "/static/dom.js";
+import { labels } from "/static/picker.js";
 import { ago, bytes, number, percent, real, runAddress, span, when } from "/static/format.js";
 
 const TIME_FIELDS = new Set(["last_push", "since", "recovered", "accepted"]);
@@ -27,7 +28,15 @@ const UNITS = [
 ];
 
 export function runLink(alert) {
-  return alert.run ? h("a", { href: runAddress(alert.run) }, alert.name || alert.run) : null;
+  return alert.run ? h("a", { href: runAddress(alert.run) }, alert.label || alert.name || alert.run) : null;
+}
+
+// Returns alerts with the labels of their runs, which tell runs of the same name apart.
+export function labelled(alerts) {
+  const runs = [...new Map(alerts.filter(({ run }) => run).map(({ run: id, name }) => [id, { id, name: name || id }]))
+    .values()];
+  const names = new Map(labels(runs).map((label, index) => [runs[index].id, label]));
+  return alerts.map((alert) => ({ ...alert, label: names.get(alert.run) }));
 }
 
 // Formats a time, and how long ago it was if the daemon's clock is known.
@@ -58,6 +67,8 @@ export function silenceLabels(labels) {
   const chips = Object.entries(labels).map(([name, pattern]) => h("code.chip", {}, `${name}=${pattern}`));
   return chips.length ? chips : "All alerts";
 }
+
+export const capital = (name) => name[0].toUpperCase() + name.slice(1);
 
 // Returns the name of a value without its unit.
 export function displayName(name) {

@@ -20,6 +20,7 @@ const MAX_LINES = 100;
 const HEIGHT = 220;
 const FULL_HEIGHT = 420;
 const NEAR = 0.02; // Share of the axis within which a point counts as that at the cursor.
+const AXES = { step: "step", relative: "time since start", time: "time" };
 const SET_OF_PAGE = ["log", "robust"]; // Settings that a chart can have of its own.
 
 const visibilityObserver = new IntersectionObserver((entries) =>
@@ -29,7 +30,7 @@ const sizeObserver = new ResizeObserver((entries) => entries.forEach((item) => i
 export class Chart {
   // A relative axis has seconds since a start in place of the points' times; that of a quantity has it for the steps.
   constructor(/** @type {ChartOptions} */ { title, load, marks = [], own = {}, from, to, ...more }, signal) {
-    const { by = "step", log = false, robust = false, onZoom = () => {}, onOwn = () => {}, ...settings } = more;
+    const { by = "step", log = false, robust = false, onZoom = () => {}, onOwn = () => {}, onNote, ...settings } = more;
     /** @type {Line[]} */
     this.lines = [];
     this.page = { log, robust };
@@ -41,6 +42,7 @@ export class Chart {
     this.load = load;
     this.onZoom = onZoom;
     this.onOwn = onOwn;
+    this.onNote = onNote;
     this.own = own;
     this.signal = signal;
     this.allMarks = marks;
@@ -128,6 +130,15 @@ export class Chart {
     this.u?.setSeries(at < 0 ? null : at * each + each, { focus: true });
   }
 
+  // Has a note written at the cursor, or changed that is there.
+  note(event) {
+    const { nearest, nearMarks } = this.pointed ?? {};
+    if (!this.onNote || !nearest || document.documentElement.dataset.role === "read") return;
+    event.preventDefault();
+    const origin = this.view.by === "relative" ? this.view.origin : 0;
+    this.onNote(nearMarks.find((mark) => mark.note) ?? { step: nearest.step, time: nearest.time + origin });
+  }
+
   // Loads the same window again.
   refresh() {
     this.needsLoad = true;
@@ -156,7 +167,8 @@ export class Chart {
     this.saveButton.disabled = true; // Until there is data.
     this.settings = chartSettings(this, (own) => this.setOwn(own));
     this.plot = h("div.plot",
-      { tabindex: 0, role: "img", "aria-label": this.title, onkeydown: (event) => handleKey(this, event) });
+      { tabindex: 0, role: "img", "aria-label": this.title, onkeydown: (event) => handleKey(this, event),
+        oncontextmenu: (event) => this.note(event) });
     this.notice = h("p.note.skeleton", {}, "Loading…");
     this.tooltip = h("div.tip", { hidden: true, "aria-hidden": "true" });
     this.markTip = h("p.mark-tip", { hidden: true, "aria-hidden": "true" });
@@ -319,8 +331,7 @@ export class Chart {
 
   #axisTitle() {
     const { by, byTitle } = this.view;
-    if (by === "time") return undefined;
-    return { step: "step", relative: "time since start" }[by] ?? byTitle ?? by;
+    return by === "time" ? undefined : AXES[by] ?? byTitle ?? by;
   }
 
   #clear() {
@@ -387,8 +398,7 @@ export class Chart {
   }
 
   #ariaLabel() {
-    const names = { step: "step", relative: "time since start", time: "time" };
-    const by = this.view.axis ? "" : ` by ${names[this.view.by] ?? this.view.byTitle ?? this.view.by}`;
+    const by = this.view.axis ? "" : ` by ${AXES[this.view.by] ?? this.view.byTitle ?? this.view.by}`;
     const some = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12);
     const last = some.map(({ line, columns: own }) =>
       `${line.label ?? ""} ${this.view.format(own.raw.at(-1))} at ${this.formatPosition(own.x.at(-1))}`.trim());

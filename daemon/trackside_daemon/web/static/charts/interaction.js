@@ -2,7 +2,7 @@
 
 import { setText, h } from "/static/dom.js";
 
-// Arrow keys move the cursor, with shift the window; + and - zoom around the cursor; Home shows all.
+// Arrow keys move the cursor, with shift the window; + and - zoom around the cursor; Home shows all; n writes a note.
 export function handleKey(chart, event) {
   const { u } = chart;
   const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -12,6 +12,7 @@ export function handleKey(chart, event) {
   else if (event.key === "+" || event.key === "=") zoomBy(chart, 0.5);
   else if (event.key === "-") zoomBy(chart, 2);
   else if (event.key === "Home") chart.zoom();
+  else if (event.key === "n") chart.note(event);
   else if (event.key === "Escape") u.setCursor({ left: -10, top: -10 });
   else return;
   event.preventDefault();

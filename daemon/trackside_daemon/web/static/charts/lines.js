@@ -89,15 +89,8 @@ export function joinTables(tables) {
 
 // Returns the index of the number nearest to x in ascending numbers; -1 if there are none.
 export function nearest(xs, x) {
-  let low = 0;
-  let high = xs.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (xs[middle] < x) low = middle;
-    else high = middle;
-  }
-  if (high < 0) return -1;
-  return Math.abs(xs[high] - x) <= Math.abs(xs[low] - x) ? high : low;
+  const next = Math.min(firstIndex(xs.length, (index) => xs[index] < x), xs.length - 1);
+  return next > 0 && Math.abs(xs[next - 1] - x) < Math.abs(xs[next] - x) ? next - 1 : next;
 }
 
 // Returns the range of the drawn values between two positions of the axis without the most extreme ones, and of three
@@ -188,7 +181,7 @@ export function pointsByTime(lines) {
 export function markPosition({ step, time }, by, points) {
   if (isTime(by)) return time;
   if (by === "step" && Number.isFinite(step)) return step;
-  const next = firstIndexSince(points, time);
+  const next = firstIndex(points.length, (index) => points[index][1] < time);
   const neighbour = points[next] ?? points.at(-1);
   if (!neighbour) return undefined;
   if (next === 0 || next === points.length) return Math.abs(neighbour[1] - time) < 60 ? neighbour[0] : undefined;
@@ -197,13 +190,13 @@ export function markPosition({ step, time }, by, points) {
   return before[0] + part * (neighbour[0] - before[0]);
 }
 
-// Returns the index of the first point at or after a time; the number of points if there is none.
-function firstIndexSince(points, time) {
+// Returns the first of so many ascending indexes that is not before what is searched; their number if there is none.
+export function firstIndex(count, isBefore) {
   let low = 0;
-  let high = points.length;
+  let high = count;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (points[middle][1] < time) low = middle + 1;
+    if (isBefore(middle)) low = middle + 1;
     else high = middle;
   }
   return low;

@@ -15,8 +15,7 @@ export const title = "Alerts";
 
 const RELOAD_OVERVIEWS = 10;
 
-const RUNS = 30; // The newest runs, whose starts and ends are shown.
-const SHOWN = 12;
+const RUNS = 12; // The newest runs, whose starts and ends are shown.
 
 const FIRE_SECONDS = 10;
 const POLL_MILLISECONDS = 300;
@@ -95,28 +94,16 @@ function alertsPage(/** @type {Address} */ address) {
 function runTimeline(signal, isShown) {
   const list = h("ol.timeline", { "aria-label": "Starts and ends of runs" });
   const emptyText = h("p.quiet", {}, "No runs.");
-  const moreButton = h("button.small", { hidden: true, onclick: () => {
-    limit = Infinity;
-    show();
-  } }, "Show more");
-  let limit = SHOWN;
-  let events = [];
-
-  function show() {
-    emptyText.hidden = events.length > 0;
-    moreButton.hidden = events.length <= limit;
-    const shown = events.slice(0, limit);
-    rerender(list, JSON.stringify(shown), () => shown.map(row));
-  }
 
   async function load() {
     const { runs } = await getJson(`runs?${query({ limit: RUNS })}`, signal);
     const names = labels(runs);
-    events = runs.map((run, index) => ({ ...run, label: names[index] })).filter(isShown).flatMap(eventsOf)
+    const events = runs.map((run, index) => ({ ...run, label: names[index] })).filter(isShown).flatMap(eventsOf)
       .sort((a, b) => b.time - a.time);
-    show();
+    emptyText.hidden = events.length > 0;
+    rerender(list, JSON.stringify(events), () => events.map(row));
   }
-  return { root: h("div", {}, emptyText, list, moreButton), load };
+  return { root: h("div", {}, emptyText, list), load };
 }
 
 function eventsOf(run) {
@@ -160,7 +147,7 @@ function openTestDialog(signal) {
 
 async function sendTest(request, report, signal) {
   const { test } = await post("alerts/test", request);
-  const alert = await findAlert(request.run, test, signal);
+  const alert = await findAlert(test, signal);
   if (signal.aborted) return;
   if (!alert) throw new Error("TestAlert does not fire. Check alerts.off and the daemon's log.");
   report(h("span", {}, "Firing as ", h("a", { href: `/alerts/${alert.id}` }, `alert ${alert.id}`),
@@ -182,7 +169,7 @@ async function follow(id, line, signal) {
   }
 }
 
-async function findAlert(run, test, signal) {
+async function findAlert(test, signal) {
   for (const until = Date.now() + 1000 * FIRE_SECONDS; Date.now() < until && !signal.aborted; await pause()) {
     const { alerts } = await getJson(`alerts?${query({ limit: 20 })}`);
     const match = alerts.find((alert) => alert.labels.test === test);
@@ -191,6 +178,4 @@ async function findAlert(run, test, signal) {
   return undefined;
 }
 
-function pause() {
-  return new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
-}
+const pause = () => new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));

@@ -188,6 +188,7 @@ class Export {
   }
 
   #update() {
+    this.progress.hidden = this.cancelButton.hidden = !this.loading;
     this.button.disabled = !this.hasSamples || this.loading !== undefined;
   }
 
@@ -199,7 +200,7 @@ class Export {
   async #download() {
     const all = this.#selections;
     this.loading = new AbortController();
-    this.#setBusy(true);
+    this.#update();
     try {
       let sum = 0;
       for (const selection of all) {
@@ -215,15 +216,9 @@ class Export {
       const why = isLost ? "The connection to the daemon was lost, so there is no file." : problem.message;
       setText(this.status, this.loading.signal.aborted ? "Cancelled." : why);
     } finally {
-      this.#setBusy(false);
+      this.loading = undefined;
+      this.#update();
     }
-  }
-
-  #setBusy(isLarge) {
-    if (!isLarge) this.loading = undefined;
-    this.progress.hidden = !isLarge;
-    this.cancelButton.hidden = !isLarge;
-    this.#update();
   }
 }
 
@@ -238,11 +233,8 @@ function shellQuoted(text) {
 
 // Formats a time for a datetime-local input: in the browser's time zone, with milliseconds.
 function toLocalInput(seconds) {
-  const date = new Date(1000 * seconds);
-  const pad = (value, digits = 2) => String(value).padStart(digits, "0");
-  const day = `${pad(date.getFullYear(), 4)}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
-  const time = [date.getHours(), date.getMinutes(), date.getSeconds()].map((part) => pad(part)).join(":");
-  return `${day}T${time}.${pad(date.getMilliseconds(), 3)}`;
+  const offset = 60 * new Date(1000 * seconds).getTimezoneOffset();
+  return new Date(1000 * (seconds - offset)).toISOString().slice(0, -1);
 }
 
 class RangeFields {
@@ -304,12 +296,14 @@ class CheckboxGroup {
   constructor({ title, noun, items, selected, labelOf = (item) => String(item), onChange }) {
     this.items = items;
     this.noun = noun;
-    this.selected = new Set(items.filter((item) => selected.includes(String(item))));
     this.onChange = onChange;
     const search = h("input", { type: "search", oninput: () => this.#filter(search.value) });
     this.status = h("span.quiet", { role: "status" });
     this.clearButton = h("button.small", { onclick: () => this.#clear() }, "Clear");
-    this.rowElements = items.map((item) => this.#row(item, labelOf(item)));
+    this.boxes = items.map((item) => h("input", { type: "checkbox", value: item,
+      checked: selected.includes(String(item)), onchange: () => this.#changed() }));
+    this.rowElements = items.map((item, index) =>
+      h("li", {}, h("label", {}, this.boxes[index], h("span.of", {}, labelOf(item)))));
     this.root = h("fieldset", {},
       h("legend", {}, title),
       h("div.tools", {}, items.length > SEARCH_ABOVE && h("label", {}, "Search", search), this.status,
@@ -319,25 +313,15 @@ class CheckboxGroup {
   }
 
   get value() {
-    return this.items.filter((item) => this.selected.has(item));
-  }
-
-  #row(item, text) {
-    const box = h("input", { type: "checkbox", value: item, checked: this.selected.has(item),
-      onchange: () => this.#toggle(item, box.checked) });
-    return h("li", {}, h("label", {}, box, h("span.of", {}, text)));
-  }
-
-  #toggle(item, isChecked) {
-    if (isChecked) this.selected.add(item);
-    else this.selected.delete(item);
-    this.#updateStatus();
-    this.onChange();
+    return this.items.filter((_, index) => this.boxes[index].checked);
   }
 
   #clear() {
-    for (const box of this.root.querySelectorAll("ul input")) box.checked = false;
-    this.selected.clear();
+    for (const box of this.boxes) box.checked = false;
+    this.#changed();
+  }
+
+  #changed() {
     this.#updateStatus();
     this.onChange();
   }
@@ -348,7 +332,7 @@ class CheckboxGroup {
   }
 
   #updateStatus() {
-    const count = this.selected.size;
+    const count = this.value.length;
     setText(this.status, count
       ? `${count} of ${plural(this.items.length, this.noun)}`
       : `None selected: all ${plural(this.items.length, this.noun)}`);

@@ -13,7 +13,7 @@ import { Header, openShareDialog } from "/static/run/header.js";
 import { Layers } from "/static/run/layers.js";
 import { Machine } from "/static/run/machine.js";
 import { Performance } from "/static/run/performance.js";
-import { chartMarks } from "/static/run/marks.js";
+import { annotate, chartMarks } from "/static/run/marks.js";
 import { Media } from "/static/run/media.js";
 import { Reinforcement } from "/static/run/reinforcement.js";
 import { attempts, configuration, Metrics, model, phases } from "/static/run/tables.js";
@@ -109,7 +109,8 @@ class RunPage {
     const workspace = new Workspace(run.name, address.query.get("view"), () => this.charts.arrange());
     this.selection.tools.append(columnSelect(workspace));
     this.reinforcement = new Reinforcement(run, onSteps(this.selection), onZoom, address.signal);
-    this.charts = new Charts(run, this.selection, workspace, onZoom, address.signal);
+    const onNote = (place) => annotate(run, place, this.reload, address.signal);
+    this.charts = new Charts(run, this.selection, workspace, { onZoom, onNote }, address.signal);
     this.charts.update(run); // Before the charts of the machine ask for theirs.
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
     this.metrics = new Metrics(this.selection);

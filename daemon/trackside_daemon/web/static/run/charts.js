@@ -9,6 +9,7 @@ import { FORMULAS } from "/static/charts/settings.js";
 import { h, rerender, syncRows, setText, setTitle, icon } from "/static/dom.js";
 import { betterDirection, isLoss, keyFilter, twins } from "/static/run/keys.js";
 import { plural, real } from "/static/format.js";
+import { toggled } from "/static/run/workspace.js";
 
 const MAX_OPEN = 48; // Sections with more charts start closed.
 const MAX_BUCKETS = 100_000; // Per request for several keys; the daemon reduces larger requests.
@@ -27,12 +28,12 @@ const TYPE = "text/x-trackside-chart";
 
 export class Charts {
   constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, /** @type {RunWorkspace} */ workspace,
-    onZoom, signal) {
+    handlers, signal) {
     this.id = run.id;
     this.run = run;
     this.selection = selection;
     this.workspace = workspace;
-    this.onZoom = onZoom;
+    this.handlers = handlers; // Those of its charts.
     this.signal = signal;
     this.charts = new Map();
     this.marks = [];
@@ -140,8 +141,9 @@ export class Charts {
       marks: this.marks, sync: "run", reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
     const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own },
       full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
+    const { onZoom, onNote } = this.handlers;
     const load = (request) => this.#loadBoth([key, chart.second], chart.formula, request);
-    const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load }, this.signal);
+    const chart = new Chart({ ...settings, onZoom, onNote, onOwn, load }, this.signal);
     chart.svg = () => downloadReport(this.run, { format: "svg", key }, this.signal);
     chart.others = () => [...this.charts.keys()].filter((other) => other !== key);
     if (workspace.full.includes(key)) chart.setFull(true);
@@ -302,7 +304,8 @@ class SeriesBatch {
 // Adds the handle, the pin and what hides it to a chart. `keys()` returns all keys as they are shown.
 function arrangeable(chart, key, workspace, keys) {
   const { root } = chart;
-  const pin = icon("pin", "Pin to the top", () => workspace.togglePin(key));
+  const pin = icon("pin", "Pin to the top", () =>
+    workspace.set({ pinned: toggled(workspace.pinned, key) }));
   const hide = icon("hide", `Hide ${key}`, () => workspace.set({ hidden: [...workspace.hidden, key] }));
   const handle = icon("drag", `Move ${key}: drag, or press [ and ]`, () => {});
   handle.classList.add("drag");

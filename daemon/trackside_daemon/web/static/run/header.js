@@ -77,7 +77,7 @@ export class Header {
     this.state = badge(run.state);
     this.about = h("span.quiet");
     this.tags = h("span.tags");
-    this.notes = notes(() => this.run.notes ?? "", onNotes);
+    this.notes = notes(`notes:${run.id}`, () => this.run.notes ?? "", onNotes);
     this.cause = h("p.run-cause");
     this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) =>
       [name, tile(name)]));
@@ -171,22 +171,30 @@ export class Header {
   }
 }
 
-// The notes of a run, written where they stand; Escape puts back those `stored()`. A title says that they are not.
-function notes(stored, onNotes) {
+// The notes of a run, written where they stand; Escape puts back those `stored()`. A title says that they are not. The
+// session has them by `name` until they are.
+function notes(name, stored, onNotes) {
   const isReader = document.documentElement.dataset.role === "read";
   const writing = isReader ? { role: "note" }
     : { contenteditable: "plaintext-only", role: "textbox", "aria-multiline": "true", "data-empty": "Add a note" };
   const element = h("div.run-notes", { ...writing, "aria-label": "Notes",
+    oninput: () => sessionStorage.setItem(name, element.innerText),
     onblur: async () => {
       const text = element.innerText.trim();
       element.title = text === stored() ? "" : "Saving…";
       if (element.title) element.title = await onNotes(text).then(() => "", ({ message }) => `Not saved: ${message}`);
       element.classList.toggle("bad", element.title !== "");
+      if (!element.title) sessionStorage.removeItem(name);
     },
     onkeydown: (event) => {
       if (event.key === "Escape") setText(element, stored());
       if (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey)) element.blur();
     } });
+  const draft = isReader ? null : sessionStorage.getItem(name);
+  if (draft === null) return element;
+  setText(element, draft);
+  element.title = "Not saved: the page was left. Click to go on.";
+  element.classList.add("bad");
   return element;
 }
 

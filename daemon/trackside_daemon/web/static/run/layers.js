@@ -62,7 +62,6 @@ export function drawMap(canvas, { layers, at, values }, /** @type {MapLook} */ l
     context.drawImage(cells, column, 0, 1, image.height, begin, 0, Math.max(1, Math.floor(end) - begin),
       layers.length * row);
   });
-  context.textBaseline = "middle";
   const every = Math.ceil(11 / row); // Names that fit.
   const marked = layers.indexOf(chosen);
   layers.forEach((name, y) => {
@@ -108,9 +107,8 @@ function prepare(canvas, height) {
   const styles = getComputedStyle(canvas);
   context.font = `11px ${styles.fontFamily}`;
   context.textBaseline = "middle";
-  const [ink, accent] = [styles.getPropertyValue("--ink"), styles.getPropertyValue("--accent")];
-  context.fillStyle = context.strokeStyle = ink;
-  return { context, width, ink, accent };
+  context.fillStyle = context.strokeStyle = styles.getPropertyValue("--ink");
+  return { context, width };
 }
 
 function shortened(context, name) {
@@ -130,7 +128,6 @@ function drawAxis(context, at, { edges, middle, width }, top, label) {
     const wide = context.measureText(written).width;
     context.fillText(written, Math.min(Math.max(PLOT_NAMES, middle(column) - wide / 2), width - wide), top + 6);
   }
-  context.textBaseline = "middle";
 }
 
 const POINTS = 300;

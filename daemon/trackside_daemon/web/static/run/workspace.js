@@ -4,6 +4,7 @@
 
 import { h, choices, checkbox, rerender } from "/static/dom.js";
 import { oneOf } from "/static/address.js";
+import { zoomReset } from "/static/charts/interaction.js";
 import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing.js";
 import { plural } from "/static/format.js";
 import { axisOf, axisSelect } from "/static/run/x_axis.js";
@@ -31,12 +32,12 @@ export function controls(address, onChange, robust = false) {
   });
   const set = (changes) => {
     Object.assign(selection, changes);
-    reset.hidden = selection.from === undefined && selection.to === undefined;
+    reset.update(selection.from, selection.to);
     onChange(changes);
     address.set(toQuery(selection, robust));
   };
-  const reset = h("button.strong", { hidden: selection.from === undefined,
-    onclick: () => set({ from: undefined, to: undefined }) }, "Reset zoom");
+  const reset = zoomReset(() => set({ from: undefined, to: undefined }));
+  reset.update(selection.from, selection.to);
   selection.zoom = (from, to) => set({ from, to });
   const axis = axisSelect(selection, (by) => set({ by, from: undefined, to: undefined }));
   const smoothing = smoothingControl(selection.smooth, (smooth) => set({ smooth }));
@@ -47,7 +48,7 @@ export function controls(address, onChange, robust = false) {
   const boxes = [checkbox("log", "Log scale", selection, set), checkbox("robust", "Ignore outliers", selection, set)];
   const marks = markToggles(selection, set);
   selection.tools = h("span.joined-tools");
-  const all = [axis.root, smoothing.root, boxes, ranksLabel, attempt.root, reset, selection.tools,
+  const all = [axis.root, smoothing.root, boxes, ranksLabel, attempt.root, reset.button, selection.tools,
     filterField(selection, set)];
   selection.marks = marks.root;
   selection.root = h("div.tools.run-tools", { role: "group", "aria-label": "Chart settings" }, all);
@@ -143,10 +144,6 @@ export class Workspace {
     this.onChange();
   }
 
-  togglePin(key) {
-    this.set({ pinned: toggled(this.pinned, key) });
-  }
-
   toggleSection(name, open, byDefault) {
     const without = (list) => list.filter((item) => item !== name);
     if (open === byDefault) this.set({ closed: without(this.closed), opened: without(this.opened) });
@@ -183,7 +180,7 @@ export class Workspace {
   }
 }
 
-function toggled(list, item) {
+export function toggled(list, item) {
   return list.includes(item) ? list.filter((other) => other !== item) : [...list, item];
 }
 

@@ -2,6 +2,7 @@
 
 import { oneOf } from "/static/address.js";
 import { getSeries } from "/static/api.js";
+import { firstIndex } from "/static/charts/lines.js";
 import { h } from "/static/dom.js";
 
 const POINTS = 2000;
@@ -106,13 +107,8 @@ function joined(before, next) {
 
 function interpolate(table, step) {
   if (!table?.length) return undefined;
-  let [low, high] = [0, table.length - 1];
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (table[middle][0] < step) low = middle;
-    else high = middle;
-  }
-  const [[first, x], [last, next]] = [table[low], table[high]];
+  const index = firstIndex(table.length, (at) => table[at][0] < step);
+  const [[first, x], [last, next]] = [table[Math.max(0, index - 1)], table[Math.min(index, table.length - 1)]];
   if (last === first) return x;
   return x + ((next - x) * Math.min(1, Math.max(0, step - first) / (last - first)));
 }
