@@ -1,6 +1,6 @@
 // Draws and loads charts one after the other over several frames, so that many of them do not block the page.
 
-const FRAME_MS = 6; // Of each frame, for loads and first plots.
+const FRAME_MS = 12; // Of each frame, for loads and first plots.
 
 const toDraw = new Set();
 const toLoad = new Set();
@@ -18,7 +18,7 @@ export function loadSoon(chart) {
   frame ??= requestAnimationFrame(next);
 }
 
-// Several first plots a frame, since nothing moves yet, but one that changes: to paint it takes longer than to draw it.
+// First plots come first, several a frame, since nothing moves yet; then one that changes: its painting takes longer.
 function next() {
   frame = undefined;
   const end = performance.now() + FRAME_MS;
@@ -27,7 +27,7 @@ function next() {
     chart.loadNow();
     if (performance.now() > end) break;
   }
-  for (const chart of toDraw) {
+  for (const chart of [...toDraw].sort((a, b) => Number(Boolean(a.u)) - Number(Boolean(b.u)))) {
     toDraw.delete(chart);
     const changes = Boolean(chart.u);
     if (chart.drawNow() && (changes || performance.now() > end)) break;

@@ -89,15 +89,8 @@ export function joinTables(tables) {
 
 // Returns the index of the number nearest to x in ascending numbers; -1 if there are none.
 export function nearest(xs, x) {
-  let low = 0;
-  let high = xs.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (xs[middle] < x) low = middle;
-    else high = middle;
-  }
-  if (high < 0) return -1;
-  return Math.abs(xs[high] - x) <= Math.abs(xs[low] - x) ? high : low;
+  const high = Math.min(xs.length - 1, firstIndexSince(xs, x));
+  return high < 1 || Math.abs(xs[high] - x) <= Math.abs(xs[high - 1] - x) ? high : high - 1;
 }
 
 // Returns the range of the drawn values between two positions of the axis without the most extreme ones, and of three
@@ -188,7 +181,7 @@ export function pointsByTime(lines) {
 export function markPosition({ step, time }, by, points) {
   if (isTime(by)) return time;
   if (by === "step" && Number.isFinite(step)) return step;
-  const next = firstIndexSince(points, time);
+  const next = firstIndexSince(points, time, (point) => point[1]);
   const neighbour = points[next] ?? points.at(-1);
   if (!neighbour) return undefined;
   if (next === 0 || next === points.length) return Math.abs(neighbour[1] - time) < 60 ? neighbour[0] : undefined;
@@ -197,13 +190,13 @@ export function markPosition({ step, time }, by, points) {
   return before[0] + part * (neighbour[0] - before[0]);
 }
 
-// Returns the index of the first point at or after a time; the number of points if there is none.
-function firstIndexSince(points, time) {
+// Returns the index of the first item whose value is not less than one; the number of items if there is none.
+export function firstIndexSince(items, value, valueOf = (item) => item) {
   let low = 0;
-  let high = points.length;
+  let high = items.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (points[middle][1] < time) low = middle + 1;
+    if (valueOf(items[middle]) < value) low = middle + 1;
     else high = middle;
   }
   return low;

@@ -2,6 +2,7 @@
 
 import { oneOf } from "/static/address.js";
 import { getSeries } from "/static/api.js";
+import { firstIndexSince } from "/static/charts/lines.js";
 import { h } from "/static/dom.js";
 
 const POINTS = 2000;
@@ -106,13 +107,8 @@ function joined(before, next) {
 
 function interpolate(table, step) {
   if (!table?.length) return undefined;
-  let [low, high] = [0, table.length - 1];
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (table[middle][0] < step) low = middle;
-    else high = middle;
-  }
-  const [[first, x], [last, next]] = [table[low], table[high]];
+  const high = Math.min(table.length - 1, Math.max(1, firstIndexSince(table, step, ([at]) => at)));
+  const [[first, x], [last, next]] = [table[Math.max(0, high - 1)], table[high]];
   if (last === first) return x;
   return x + ((next - x) * Math.min(1, Math.max(0, step - first) / (last - first)));
 }
