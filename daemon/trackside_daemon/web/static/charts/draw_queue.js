@@ -1,10 +1,11 @@
 // Draws and loads charts one after the other over several frames, so that many of them do not block the page.
 
-const FRAME_MS = 12; // Of each frame, for loads and first plots.
+const FRAME_MS = 16; // Of each frame, for loads and first plots.
 
 const toDraw = new Set();
 const toLoad = new Set();
 let frame;
+let after = () => {};
 
 // Has a chart draw itself in one of the next frames, once.
 export function drawSoon(chart) {
@@ -15,6 +16,12 @@ export function drawSoon(chart) {
 // Has a chart load its data in one of the next frames, once.
 export function loadSoon(chart) {
   toLoad.add(chart);
+  frame ??= requestAnimationFrame(next);
+}
+
+// Calls a function, the last one it was given, when no chart waits any more.
+export function afterDrawing(call) {
+  after = call;
   frame ??= requestAnimationFrame(next);
 }
 
@@ -33,4 +40,5 @@ function next() {
     if (chart.drawNow() && (changes || performance.now() > end)) break;
   }
   if (toDraw.size || toLoad.size) frame = requestAnimationFrame(next);
+  else after();
 }

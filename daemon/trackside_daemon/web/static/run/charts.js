@@ -3,6 +3,7 @@
 import { getJson, getSeries, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { downloadReport } from "/static/export/files.js";
+import { afterDrawing } from "/static/charts/draw_queue.js";
 import { calculated, isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { FORMULAS } from "/static/charts/settings.js";
@@ -38,7 +39,7 @@ export class Charts {
     this.marks = [];
     this.batch = new SeriesBatch(signal);
     this.loading = 0;
-    // Settled when the charts on the screen have their data, or take long.
+    // Settled when the charts on the screen are drawn, or take long.
     this.loaded = new Promise((go) => {
       this.onLoaded = () => go(undefined);
       setTimeout(go, LONG_MS);
@@ -222,7 +223,10 @@ export class Charts {
     const isShared = ranks === "lowest" && maxKeys > 1;
     const series = isShared ? this.batch.series(key, params, maxKeys) : getSeries({ ...params, key }, signal);
     this.loading += 1;
-    return series.finally(() => (this.loading -= 1) || this.onLoaded());
+    return series.finally(() => {
+      this.loading -= 1;
+      afterDrawing(() => this.loading || this.onLoaded());
+    });
   }
 
   #filteredKeys() {
