@@ -3,7 +3,7 @@ import test from "node:test";
 
 import { drawSoon } from "/static/charts/draw_queue.js";
 
-test("first plots share a frame, and each plot that changes has one of its own", (context) => {
+test("first plots share a frame and come first, and each plot that changes has a frame of its own", (context) => {
   /** @type {(() => void)[]} */
   const frames = [];
   context.mock.method(performance, "now", () => 0);
@@ -11,7 +11,7 @@ test("first plots share a frame, and each plot that changes has one of its own",
   /** @type {number[]} */
   const drawn = [];
   const chart = (/** @type {number} */ number, u = undefined) => ({ u, drawNow: () => drawn.push(number) });
-  for (const item of [chart(1), chart(2), chart(3, {}), chart(4, {})]) drawSoon(item);
+  for (const item of [chart(3, {}), chart(1), chart(4, {}), chart(2)]) drawSoon(item);
   frames.shift()?.();
   assert.deepEqual(drawn, [1, 2, 3]);
   frames.shift()?.();

@@ -41,6 +41,7 @@ Q = TypeVar("Q", bound=Question)
 # charts of a page would leave no time to the threads that accept pushes.
 THREADS = 2
 MAX_REST_SECONDS = 2.0  # seconds
+BURST_SECONDS = 0.25  # that a thread computes without a rest after it had nothing to do: the charts of a page that opens
 
 CHANGE_TIMEOUT = 15.0
 
@@ -130,13 +131,16 @@ class HistoryAccess:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._paced, work)
 
     def _paced(self, work: Callable[[], Any]) -> Any:
-        """Run a function after the rest that follows the last one of this thread."""
-        time.sleep(max(0.0, getattr(self._rest, "until", 0.0) - time.monotonic()))
-        began = time.thread_time()
+        """Run a function after the rest that is due for the ones before it in this thread."""
+        now = time.monotonic()
+        until = max(getattr(self._rest, "until", 0.0), now - BURST_SECONDS)
+        time.sleep(max(0.0, until - now))
+        began, computed = time.monotonic(), time.thread_time()
         try:
             return work()
         finally:
-            self._rest.until = time.monotonic() + min(MAX_REST_SECONDS, time.thread_time() - began)
+            used = time.monotonic() - began + min(MAX_REST_SECONDS, time.thread_time() - computed)
+            self._rest.until = until + used
 
     async def _translated(self, result: Awaitable[Any]) -> Any:
         try:

@@ -61,8 +61,9 @@ export class Chart {
   }
 
   // Changes settings; `by`, `from` and `to` load new data, and so does smoothing of a part.
-  set(changes) {
-    const { from, to, marks, ...rest } = changes;
+  set({ marks = undefined, ...changes }) {
+    const { from, to, ...rest } = changes;
+    if (!Object.keys(changes).length && !marks?.length && !this.allMarks.length) return; // No marks, as before.
     for (const name of SET_OF_PAGE) {
       if (!(name in rest)) continue;
       this.page[name] = rest[name];

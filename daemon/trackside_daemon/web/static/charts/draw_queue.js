@@ -1,10 +1,11 @@
 // Draws and loads charts one after the other over several frames, so that many of them do not block the page.
 
-const FRAME_MS = 6; // Of each frame, for loads and first plots.
+const FRAME_MS = 16; // Of each frame, for loads and first plots.
 
 const toDraw = new Set();
 const toLoad = new Set();
 let frame;
+let after = () => {};
 
 // Has a chart draw itself in one of the next frames, once.
 export function drawSoon(chart) {
@@ -18,7 +19,13 @@ export function loadSoon(chart) {
   frame ??= requestAnimationFrame(next);
 }
 
-// Several first plots a frame, since nothing moves yet, but one that changes: to paint it takes longer than to draw it.
+// Calls a function, the last one it was given, when no chart waits any more.
+export function afterDrawing(call) {
+  after = call;
+  frame ??= requestAnimationFrame(next);
+}
+
+// First plots come first, several a frame, since nothing moves yet; then one that changes: its painting takes longer.
 function next() {
   frame = undefined;
   const end = performance.now() + FRAME_MS;
@@ -27,10 +34,11 @@ function next() {
     chart.loadNow();
     if (performance.now() > end) break;
   }
-  for (const chart of toDraw) {
+  for (const chart of [...toDraw].sort((a, b) => Number(Boolean(a.u)) - Number(Boolean(b.u)))) {
     toDraw.delete(chart);
     const changes = Boolean(chart.u);
     if (chart.drawNow() && (changes || performance.now() > end)) break;
   }
   if (toDraw.size || toLoad.size) frame = requestAnimationFrame(next);
+  else after();
 }

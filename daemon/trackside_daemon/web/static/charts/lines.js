@@ -89,8 +89,8 @@ export function joinTables(tables) {
 
 // Returns the index of the number nearest to x in ascending numbers; -1 if there are none.
 export function nearest(xs, x) {
-  const next = Math.min(firstIndex(xs.length, (index) => xs[index] < x), xs.length - 1);
-  return next > 0 && Math.abs(xs[next - 1] - x) < Math.abs(xs[next] - x) ? next - 1 : next;
+  const high = Math.min(xs.length - 1, firstIndexSince(xs, x));
+  return high < 1 || Math.abs(xs[high] - x) <= Math.abs(xs[high - 1] - x) ? high : high - 1;
 }
 
 // Returns the range of the drawn values between two positions of the axis without the most extreme ones, and of three
@@ -181,7 +181,7 @@ export function pointsByTime(lines) {
 export function markPosition({ step, time }, by, points) {
   if (isTime(by)) return time;
   if (by === "step" && Number.isFinite(step)) return step;
-  const next = firstIndex(points.length, (index) => points[index][1] < time);
+  const next = firstIndexSince(points, time, (point) => point[1]);
   const neighbour = points[next] ?? points.at(-1);
   if (!neighbour) return undefined;
   if (next === 0 || next === points.length) return Math.abs(neighbour[1] - time) < 60 ? neighbour[0] : undefined;
@@ -190,13 +190,13 @@ export function markPosition({ step, time }, by, points) {
   return before[0] + part * (neighbour[0] - before[0]);
 }
 
-// Returns the first of so many ascending indexes that is not before what is searched; their number if there is none.
-export function firstIndex(count, isBefore) {
+// Returns the index of the first item whose value is not less than one; the number of items if there is none.
+export function firstIndexSince(items, value, valueOf = (item) => item) {
   let low = 0;
-  let high = count;
+  let high = items.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (isBefore(middle)) low = middle + 1;
+    if (valueOf(items[middle]) < value) low = middle + 1;
     else high = middle;
   }
   return low;

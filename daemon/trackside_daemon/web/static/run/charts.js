@@ -3,6 +3,7 @@
 import { getJson, getSeries, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { downloadReport } from "/static/export/files.js";
+import { afterDrawing } from "/static/charts/draw_queue.js";
 import { calculated, isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { FORMULAS } from "/static/charts/settings.js";
@@ -38,7 +39,8 @@ export class Charts {
     this.charts = new Map();
     this.marks = [];
     this.batch = new SeriesBatch(signal);
-    // Settled when the first charts have their data, or take long.
+    this.loading = 0;
+    // Settled when the charts on the screen are drawn, or take long.
     this.loaded = new Promise((go) => {
       this.onLoaded = () => go(undefined);
       setTimeout(go, LONG_MS);
@@ -222,7 +224,11 @@ export class Charts {
     const maxKeys = Math.min(isReload ? Infinity : ROWS_KEYS, Math.floor(MAX_BUCKETS / points / this.attempts));
     const isShared = ranks === "lowest" && maxKeys > 1;
     const series = isShared ? this.batch.series(key, params, maxKeys) : getSeries({ ...params, key }, signal);
-    return series.finally(this.onLoaded);
+    this.loading += 1;
+    return series.finally(() => {
+      this.loading -= 1;
+      afterDrawing(() => this.loading || this.onLoaded());
+    });
   }
 
   #filteredKeys() {
@@ -284,18 +290,23 @@ class SeriesBatch {
   // Resolves to the series of a key. `params` are the other parameters, and `maxKeys` limits the keys of one request.
   async series(key, params, maxKeys) {
     const rest = query(params);
-    if (!(this.waiting.get(rest)?.keys.length < maxKeys)) this.waiting.set(rest, this.#start(rest));
-    const { keys, answer } = this.waiting.get(rest);
-    keys.push(key);
-    const { series } = await answer;
+    const batch = this.waiting.get(rest) ?? this.#start(rest);
+    batch.keys.push(key);
+    if (batch.keys.length >= maxKeys) batch.send(); // At once: before what other charts request.
+    const { series } = await batch.answer;
     return series.filter((item) => item.key === key);
   }
 
   #start(rest) {
     const batch = { keys: [] };
-    batch.answer = new Promise((resolve) => setTimeout(resolve, DELAY_MS)).then(() => {
-      if (this.waiting.get(rest) === batch) this.waiting.delete(rest);
-      return getJson(`series?missing=ignore&${rest}&${query({ key: batch.keys })}`, this.signal);
+    this.waiting.set(rest, batch);
+    batch.answer = new Promise((resolve) => {
+      const timer = setTimeout(() => batch.send(), DELAY_MS);
+      batch.send = () => {
+        clearTimeout(timer);
+        this.waiting.delete(rest);
+        resolve(getJson(`series?missing=ignore&${rest}&${query({ key: batch.keys })}`, this.signal));
+      };
     });
     return batch;
   }

@@ -2,7 +2,7 @@
 
 import { oneOf } from "/static/address.js";
 import { getSeries } from "/static/api.js";
-import { firstIndex } from "/static/charts/lines.js";
+import { firstIndexSince } from "/static/charts/lines.js";
 import { h } from "/static/dom.js";
 
 const POINTS = 2000;
@@ -107,8 +107,8 @@ function joined(before, next) {
 
 function interpolate(table, step) {
   if (!table?.length) return undefined;
-  const index = firstIndex(table.length, (at) => table[at][0] < step);
-  const [[first, x], [last, next]] = [table[Math.max(0, index - 1)], table[Math.min(index, table.length - 1)]];
+  const high = Math.min(table.length - 1, Math.max(1, firstIndexSince(table, step, ([at]) => at)));
+  const [[first, x], [last, next]] = [table[Math.max(0, high - 1)], table[high]];
   if (last === first) return x;
   return x + ((next - x) * Math.min(1, Math.max(0, step - first) / (last - first)));
 }
