@@ -30,7 +30,13 @@ from trackside.training_log import info, warn
 from trackside.transport.announcement import announce
 from trackside.transport.connection import Unpatched, Waker, connect, native_thread, new_context
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
-from trackside.transport.resend_wait import ANSWER_SECONDS, LONGEST_SECONDS, ResendWait
+from trackside.transport.resend_wait import (
+    ANSWER_SECONDS,
+    LONGEST_SECONDS,
+    LONGEST_SILENT_SECONDS,
+    SILENT_SECONDS,
+    ResendWait,
+)
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
 from trackside.wire import (
@@ -61,8 +67,9 @@ class SenderIntervals(NamedTuple):
         drain: Interval at which rows are drained. A push is sent within this and a little more, or within the time that the
             daemon requests (`Session.gather`). A process that is killed by SIGKILL or os._exit before that loses it, unless
             `Session.keep` has written it.
-        beat: Interval of heartbeats, and of the first two hellos until one is answered.
-        answer: The first wait for an answer.
+        beat: Interval of heartbeats.
+        answer: The first wait for an answer; half of it, but `beat` at least, for one to a hello.
+        silent: The first wait for an answer on a connection that exists, before it is given up.
         no_daemon: Time without a daemon after which that is logged.
         sweep: Interval of searches for spools of ended processes.
     """
@@ -70,6 +77,7 @@ class SenderIntervals(NamedTuple):
     drain: float = 0.2
     beat: float = 1.0
     answer: float = ANSWER_SECONDS
+    silent: float = SILENT_SECONDS
     no_daemon: float = 5.0
     sweep: float = 10.0
 
@@ -127,6 +135,8 @@ class Sender:
         self._answered_at = self._no_daemon_since = time.monotonic()
         self._intervals = intervals
         self._resend_wait = ResendWait(intervals.answer)
+        self._silent_wait = ResendWait(intervals.silent, LONGEST_SILENT_SECONDS)
+        self._hello_wait = ResendWait(max(intervals.beat, intervals.answer / 2))
         self._asked = False
         self._beat_at = 0.0
         self._logged = LogOnce()
@@ -346,9 +356,10 @@ class Sender:
         if not any(session.pending or not session.greeted for session in self._sessions):
             self._answered_at = self._no_daemon_since = moment  # nothing is asked, so silence means nothing
             self._resend_wait.reset()
-        elif self._socket is not None and moment - self._answered_at > self._answer_seconds():
+        elif self._socket is not None and moment - self._answered_at > self._answer_seconds(self._socket):
             self._disconnect()
             self._resend_wait.grow()
+            self._silent_wait.grow()
         if self._context is None:
             return False
         if self._socket is None and self._sessions:
@@ -361,10 +372,14 @@ class Sender:
             self._log_no_daemon()
         return self._socket is not None
 
-    def _answer_seconds(self) -> float:
+    def _answer_seconds(self, socket: zmq.Socket[bytes]) -> float:
         """Return for how long nothing may be answered before the daemon is searched anew."""
         # A connection that is not made yet, as on a machine that is busy with a thousand of them, must not begin anew.
-        return self._resend_wait.seconds if self._asked else LONGEST_SECONDS
+        if not self._asked:
+            return LONGEST_SECONDS
+        # Nor one that exists: what waits there would be read in vain before the hello on the next, so that a daemon that
+        # answers a thousand hellos later than their clients give up would never answer one in time.
+        return self._silent_wait.seconds if socket.get(zmq.EVENTS) & zmq.POLLOUT else self._resend_wait.seconds
 
     def _connect(self, endpoint: str) -> None:
         assert self._context is not None  # noqa: S101  checked before
@@ -406,10 +421,11 @@ class Sender:
         clock, moment = now(), time.monotonic()
         beat = moment >= self._beat_at
         self._counts_cheaply = self._counts_cheaply or (beat and count_cheaply())
+        in_vain = False
         for session in self._sessions:
             if not session.greeted:
-                again = max(self._intervals.beat, self._resend_wait.seconds / 2)
-                if moment - session.asked_at >= again and self._send(session.hello(clock)):
+                if moment - session.asked_at >= self._hello_wait.seconds and self._send(session.hello(clock)):
+                    in_vain = in_vain or session.asked_at > 0
                     session.asked_at = moment
                     if not self._asked:
                         self._asked, self._answered_at = True, moment
@@ -423,6 +439,8 @@ class Sender:
                 silent = idle and moment - session.sent_at >= session.gather + self._intervals.drain
                 if (silent or session.is_stuck(clock)) and self._send(session.beat(clock)):
                     session.sent_at = moment
+        if in_vain:
+            self._hello_wait.grow()
         if beat:
             step_counter.expire()
             self._beat_at = moment + self._intervals.beat
@@ -464,6 +482,7 @@ class Sender:
                 reason = discovery.origin(self._connected_to, self._endpoint, os.environ)
                 info(f"pushes go to {self._connected_to} ({reason})")
             session.greeted = self.connected = True
+            self._hello_wait.reset()
             if isinstance(session, Session):
                 session.stores = frozenset(welcome.stores)
                 session.warn_of_unstored()
@@ -488,6 +507,7 @@ class Sender:
             self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
         if progress:
             self._resend_wait.reset()
+            self._silent_wait.reset()
 
     def _log_warnings(self, session: Session) -> None:
         for key, warning in session.warnings.items():
