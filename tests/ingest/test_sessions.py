@@ -585,7 +585,7 @@ def test_a_hello_that_its_client_repeats_before_it_is_answered_is_not_resolved_a
     resolved: list[str] = []
     opened = desk.house.runs.open
 
-    def counting(session: Any, hello: Hello, *rest: Any) -> Any:
+    def counting(session: Any, hello: Any, *rest: Any) -> Any:
         resolved.append(hello.config)
         return opened(session, hello, *rest)
 

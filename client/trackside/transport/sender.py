@@ -421,14 +421,9 @@ class Sender:
         clock, moment = now(), time.monotonic()
         beat = moment >= self._beat_at
         self._counts_cheaply = self._counts_cheaply or (beat and count_cheaply())
-        in_vain = False
+        self._greet(clock, moment)
         for session in self._sessions:
             if not session.greeted:
-                if moment - session.asked_at >= self._hello_wait.seconds and self._send(session.hello(clock)):
-                    in_vain = in_vain or session.asked_at > 0
-                    session.asked_at = moment
-                    if not self._asked:
-                        self._asked, self._answered_at = True, moment
                 continue
             idle = not session.in_flight
             while (message := session.next_to_send()) is not None and self._send(message.frames):
@@ -439,11 +434,21 @@ class Sender:
                 silent = idle and moment - session.sent_at >= session.gather + self._intervals.drain
                 if (silent or session.is_stuck(clock)) and self._send(session.beat(clock)):
                     session.sent_at = moment
-        if in_vain:
-            self._hello_wait.grow()
         if beat:
             step_counter.expire()
             self._beat_at = moment + self._intervals.beat
+
+    def _greet(self, clock: Clock, moment: float) -> None:
+        """Send the hellos that are due, at *moment* in monotonic seconds."""
+        in_vain, waited = False, self._hello_wait.seconds
+        for session in self._sessions:
+            if not session.greeted and moment - session.asked_at >= waited and self._send(session.hello(clock)):
+                in_vain = in_vain or session.asked_at > 0
+                session.asked_at = moment
+                if not self._asked:
+                    self._asked, self._answered_at = True, moment
+        if in_vain:
+            self._hello_wait.grow()
 
     def _send(self, frames: list[bytes]) -> bool:
         if self._socket is None:
@@ -474,7 +479,7 @@ class Sender:
         session = next((each for each in self._sessions if each.id == envelope.session), None)
         if session is None:
             return
-        self._answered_at = self._no_daemon_since = time.monotonic()
+        self._note_answer()
         if envelope.kind == "welcome":
             welcome = decode_body("welcome", frames[2]) or Welcome()
             session.acknowledged(envelope.number)
@@ -482,7 +487,6 @@ class Sender:
                 reason = discovery.origin(self._connected_to, self._endpoint, os.environ)
                 info(f"pushes go to {self._connected_to} ({reason})")
             session.greeted = self.connected = True
-            self._hello_wait.reset()
             if isinstance(session, Session):
                 session.stores = frozenset(welcome.stores)
                 session.warn_of_unstored()
@@ -562,8 +566,12 @@ class Sender:
             self._answers.append(made)
             self._waker.wake()
 
+    def _note_answer(self) -> None:
+        self._answered_at = self._no_daemon_since = time.monotonic()
+        self._hello_wait.reset()
+
     def _log_version(self, reads: str) -> None:
-        self._answered_at = self._no_daemon_since = time.monotonic()  # a daemon is there, if an unusable one
+        self._note_answer()  # a daemon is there, if an unusable one
         self._log_once(
             "version",
             f"the daemon reads wire version {reads} and this client writes {VERSION}; install the same trackside in both"
