@@ -7,6 +7,7 @@ import errno
 import gc
 import itertools
 import logging
+import math
 import os
 import signal
 import socket
@@ -68,6 +69,20 @@ def turns(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(discovery, "find", counting)
     assert done.wait(DEADLINE)
     monkeypatch.setattr(discovery, "find", find)
+
+
+def wait_turns(run: trackside.Run, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Wait until the sender of a run has made *count* turns more."""
+    session, turned = run.queue.session, threading.Semaphore(0)
+    drain = session.drain
+
+    def counting(clock: Clock, **how: bool) -> None:
+        drain(clock, **how)
+        turned.release()
+
+    monkeypatch.setattr(session, "drain", counting)
+    for _ in range(count):
+        assert turned.acquire(timeout=DEADLINE)
 
 
 @pytest.fixture
@@ -271,10 +286,11 @@ def test_no_more_is_under_way_than_the_window_has_room_for(router: Router, run: 
         assert [router.expect("batch").number for _ in sent] == sent
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_acknowledge(
-    router: Router, run: trackside.Run
+    router: Router, pace: Callable[..., SenderIntervals]
 ) -> None:
+    pace(**IMPATIENT, silent=0.8)
+    run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()
     run.push(step=0, loss=0.5)
     first = router.expect("batch")
@@ -282,6 +298,25 @@ def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_ack
     assert (again.session, again.peer != hello.peer) == (hello.session, True)
     router.answer(again, "welcome", 0)
     assert router.expect("batch")[2:] == first[2:]
+
+
+def test_a_daemon_that_answers_late_gets_few_hellos_and_all_on_one_connection(
+    router: Router, monkeypatch: pytest.MonkeyPatch, pace: Callable[..., SenderIntervals]
+) -> None:
+    pace(**{**IMPATIENT, "beat": 0.02, "answer": 0.02})
+    run = trackside.init(endpoint=router.endpoint)
+    wait_turns(run, monkeypatch, 100)
+    first = router.expect("hello")
+    peers = [first.peer]
+    while message := router.next(within=0.0):
+        assert message.kind == "hello"
+        peers.append(message.peer)
+    assert set(peers) == {first.peer}
+    # Each wait is 1.5 times as long as the one before it, at least, and a turn takes 0.02 s.
+    assert len(peers) <= 1 + math.log(100 * 0.5, 1.5)
+    router.answer(first, "welcome", 0)
+    run.push(step=0, loss=0.5)
+    assert router.expect("batch", passing=("beat", "hello")).peer == first.peer
 
 
 def test_a_connection_that_is_not_made_yet_does_not_begin_anew(
@@ -293,16 +328,7 @@ def test_a_connection_that_is_not_made_yet_does_not_begin_anew(
         busy.bind(str(endpoint))
         busy.listen()  # the kernel connects; nobody answers the handshake
         run = trackside.init(endpoint=f"ipc://{endpoint}")
-        session, turned = run.queue.session, threading.Semaphore(0)
-        drain = session.drain
-
-        def counting(clock: Clock, **how: bool) -> None:
-            drain(clock, **how)
-            turned.release()
-
-        monkeypatch.setattr(session, "drain", counting)
-        for _ in range(20):
-            assert turned.acquire(timeout=DEADLINE)
+        wait_turns(run, monkeypatch, 20)
         busy.setblocking(False)
         greeted = 0
         with contextlib.suppress(BlockingIOError):

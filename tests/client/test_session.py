@@ -188,12 +188,31 @@ def test_an_unacknowledged_batch_is_sent_again_after_a_while_and_an_acknowledgem
         session.resend_after(2.0, moment)
         assert session.next_to_send() is None
     session.resend_after(2.0, 105.5)
-    assert numbers(send(session)) == [1, 2, 3]
+    assert numbers(send(session)) == [1], "an overloaded daemon has the others still before it"
     session.acknowledged(1)
     session.resend_after(2.0, 108.0)
     assert session.next_to_send() is None
     session.resend_after(2.0, 110.1)
-    assert numbers(send(session)) == [2, 3]
+    assert numbers(send(session)) == [2, 3], "they were lost"
+
+
+def test_a_daemon_that_answers_late_gets_the_oldest_message_again_and_no_other() -> None:
+    session = three_batches()
+    send(session)
+    session.resend_after(2.0, 100.0)
+    again = []
+    for moment in (102.1, 104.2, 106.3):
+        assert session.resend_after(2.0, moment)
+        again += numbers(send(session))
+    session.acknowledged(2)
+    session.resend_after(2.0, 106.4)
+    assert session.next_to_send() is None, "all are in flight as before"
+    assert session.resend_after(2.0, 108.5)
+    again += numbers(send(session))
+    session.acknowledged(3)
+    drained(session, {"loss": 1.0}, 9)
+    assert numbers(send(session)) == [4]
+    assert again == [1, 1, 1, 3]
 
 
 def test_an_acknowledgement_of_what_is_known_or_was_never_sent_does_no_harm() -> None:

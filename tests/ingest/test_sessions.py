@@ -579,6 +579,28 @@ def test_values_of_a_beat_are_not_undone_by_the_batches_that_come_later(desk: An
     assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.25, 8.0, 8.0)
 
 
+def test_a_hello_that_its_client_repeats_before_it_is_answered_is_not_resolved_again(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved: list[str] = []
+    opened = desk.house.runs.open
+
+    def counting(session: Any, hello: Any, *rest: Any) -> Any:
+        resolved.append(hello.config)
+        return opened(session, hello, *rest)
+
+    monkeypatch.setattr(desk.house.runs, "open", counting)
+    fake_session = FakeSession()
+    for _ in range(5):
+        assert desk.greet(fake_session) == [answer("welcome")]
+    assert resolved == [""]
+    assert desk.counts(daemon.INGEST_MESSAGES) == {"hello": 5.0}
+    desk.receive(*fake_session.frames("hello", fake_session.hello(config="{}")))
+    assert resolved == ["", "{}"], "something is new"
+    desk.receive(*fake_session.frames("hello", fake_session.hello(config="{}")), peer=b"\0other")
+    assert resolved == ["", "{}", "{}"], "another connection has missed what was answered on the first"
+
+
 def test_a_repeated_hello_is_sent_to_the_history_once(desk: Any, fake_session: FakeSession) -> None:
     for number in range(1, 50):
         desk.house.after = float(number)

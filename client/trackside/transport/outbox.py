@@ -77,6 +77,10 @@ class Outbox(ABC):
         self._unspooled: deque[Pending] = deque()
         self._acked = 0
         self._in_flight = 0
+        self._held = 0
+        """Messages that were in flight before the oldest was sent again alone, and probably still are; 0 without that."""
+        self._repeated = 0
+        """Number of the last message that was sent again alone."""
         self._sent = 0
         """Highest number that was sent."""
         self._oldest = 0
@@ -125,7 +129,7 @@ class Outbox(ABC):
 
     def next_to_send(self) -> Pending | None:
         """Return the oldest pending message that is not in flight; None if there is none, or the window is full."""
-        if self._in_flight < min(len(self.pending), self.spool.limits.window):
+        if self._in_flight < min(len(self.pending), 1 if self._held else self.spool.limits.window):
             return self.pending[self._in_flight]
         return None
 
@@ -140,6 +144,8 @@ class Outbox(ABC):
         """Drop the messages up to *number*, which are committed; return whether there were any."""
         progress = bool(self.pending) and self.pending[0].number <= number
         self._acked = max(self._acked, number)
+        if progress and self._held:
+            self._in_flight, self._held = min(self._held, len(self.pending)), 0
         while self.pending and self.pending[0].number <= number:
             self.size -= self.pending.popleft().size
             self._in_flight = max(0, self._in_flight - 1)
@@ -154,7 +160,7 @@ class Outbox(ABC):
 
     def rewind(self) -> None:
         """Resend everything that is pending, from the oldest."""
-        self._in_flight = 0
+        self._in_flight = self._held = self._repeated = 0
 
     def disconnected(self) -> None:
         """Prepare for the next daemon: it needs a hello first, and may have missed everything that is pending."""
@@ -163,9 +169,14 @@ class Outbox(ABC):
         self.rewind()
 
     def resend_after(self, seconds: float, moment: float) -> bool:
-        """Rewind if the oldest message has been in flight for *seconds*, and return whether it has.
+        """Resend if the oldest message has been in flight for *seconds*, and return whether it has.
 
-        *moment* is now, in monotonic seconds.
+        First that one alone, which shows whether the daemon only has not come to it: to resend all would multiply what an
+        overloaded daemon has to read. Once it is acknowledged and nothing after it is, everything.
+
+        Args:
+            seconds: The limit.
+            moment: Now, in monotonic seconds.
         """
         # An ack can be lost without a broken connection: the daemon drops it if the queue to this client is full.
         oldest = self.pending[0].number if self._in_flight else 0
@@ -173,7 +184,11 @@ class Outbox(ABC):
             self._oldest, self._oldest_since = oldest, moment
         elif oldest and moment - self._oldest_since > seconds:
             self._oldest_since = moment
-            self.rewind()
+            if 0 < self._repeated < oldest and self._acked == self._repeated:
+                self.rewind()
+            else:
+                self._held, self._repeated = self._held or self._in_flight, oldest
+                self._in_flight = 0
             return True
         return False
 
@@ -239,7 +254,7 @@ class Outbox(ABC):
             # A new deque, since a caller may iterate over the old one.
             self.pending = deque([*before, skip, *after])
             self.size = sum(message.size for message in (*self.pending, *self._unspooled))
-            self._in_flight = min(self._in_flight, len(before))
+            self._in_flight, self._held = min(self._in_flight, len(before)), min(self._held, len(before))
 
     def _refill(self) -> None:
         """Read the next messages from the spool, while the window has room."""
@@ -273,7 +288,7 @@ class Outbox(ABC):
     def _skip(self, first: int, last: int, made_at: int, lost: int) -> None:
         """Append a skip for the numbers from *first* to *last*; extend the last pending skip if it is not in flight."""
         steps: Steps = None
-        if self.pending and len(self.pending) > self._in_flight and self.pending[-1].is_gap:
+        if self.pending and len(self.pending) > max(self._in_flight, self._held) and self.pending[-1].is_gap:
             before = self.pending.pop()
             self.size -= before.size
             first, made_at, lost, steps = before.first, before.made_at, lost + before.lost, before.steps

@@ -5,6 +5,9 @@ from random import SystemRandom
 ANSWER_SECONDS = 2.0  # the first wait
 LONGEST_SECONDS = 10.0
 
+# The same before a connection that exists is given up, on which a busy daemon answers sooner than on another.
+SILENT_SECONDS, LONGEST_SILENT_SECONDS = 30.0, 300.0
+
 # Each wait in vain is followed by one that is so many times longer. Chance keeps a thousand clients from sending all at once.
 FACTORS = 1.5, 2.5
 
@@ -16,14 +19,15 @@ class ResendWait:
 
     Args:
         first: The first wait, in seconds.
+        longest: The limit of a wait.
 
     Attributes:
-        seconds: Time without progress after which a session resends, and without any answer after which the daemon is
-            searched anew.
+        seconds: The wait now.
     """
 
-    def __init__(self, first: float = ANSWER_SECONDS) -> None:
+    def __init__(self, first: float = ANSWER_SECONDS, longest: float = LONGEST_SECONDS) -> None:
         self.seconds = self._first = first
+        self._longest = longest
 
     def reset(self) -> None:
         """Begin anew: a message was acknowledged, or there is no daemon that could be overloaded."""
@@ -31,4 +35,4 @@ class ResendWait:
 
     def grow(self) -> None:
         """Note a wait in vain."""
-        self.seconds = min(LONGEST_SECONDS, self.seconds * _chance.uniform(*FACTORS))
+        self.seconds = min(self._longest, self.seconds * _chance.uniform(*FACTORS))

@@ -30,7 +30,13 @@ from trackside.training_log import info, warn
 from trackside.transport.announcement import announce
 from trackside.transport.connection import Unpatched, Waker, connect, native_thread, new_context
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
-from trackside.transport.resend_wait import ANSWER_SECONDS, LONGEST_SECONDS, ResendWait
+from trackside.transport.resend_wait import (
+    ANSWER_SECONDS,
+    LONGEST_SECONDS,
+    LONGEST_SILENT_SECONDS,
+    SILENT_SECONDS,
+    ResendWait,
+)
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
 from trackside.wire import (
@@ -61,8 +67,9 @@ class SenderIntervals(NamedTuple):
         drain: Interval at which rows are drained. A push is sent within this and a little more, or within the time that the
             daemon requests (`Session.gather`). A process that is killed by SIGKILL or os._exit before that loses it, unless
             `Session.keep` has written it.
-        beat: Interval of heartbeats, and of the first two hellos until one is answered.
-        answer: The first wait for an answer.
+        beat: Interval of heartbeats.
+        answer: The first wait for an answer; half of it, but `beat` at least, for one to a hello.
+        silent: The first wait for an answer on a connection that exists, before it is given up.
         no_daemon: Time without a daemon after which that is logged.
         sweep: Interval of searches for spools of ended processes.
     """
@@ -70,6 +77,7 @@ class SenderIntervals(NamedTuple):
     drain: float = 0.2
     beat: float = 1.0
     answer: float = ANSWER_SECONDS
+    silent: float = SILENT_SECONDS
     no_daemon: float = 5.0
     sweep: float = 10.0
 
@@ -127,6 +135,8 @@ class Sender:
         self._answered_at = self._no_daemon_since = time.monotonic()
         self._intervals = intervals
         self._resend_wait = ResendWait(intervals.answer)
+        self._silent_wait = ResendWait(intervals.silent, LONGEST_SILENT_SECONDS)
+        self._hello_wait = ResendWait(max(intervals.beat, intervals.answer / 2))
         self._asked = False
         self._beat_at = 0.0
         self._logged = LogOnce()
@@ -346,9 +356,10 @@ class Sender:
         if not any(session.pending or not session.greeted for session in self._sessions):
             self._answered_at = self._no_daemon_since = moment  # nothing is asked, so silence means nothing
             self._resend_wait.reset()
-        elif self._socket is not None and moment - self._answered_at > self._answer_seconds():
+        elif self._socket is not None and moment - self._answered_at > self._answer_seconds(self._socket):
             self._disconnect()
             self._resend_wait.grow()
+            self._silent_wait.grow()
         if self._context is None:
             return False
         if self._socket is None and self._sessions:
@@ -361,10 +372,14 @@ class Sender:
             self._log_no_daemon()
         return self._socket is not None
 
-    def _answer_seconds(self) -> float:
+    def _answer_seconds(self, socket: zmq.Socket[bytes]) -> float:
         """Return for how long nothing may be answered before the daemon is searched anew."""
         # A connection that is not made yet, as on a machine that is busy with a thousand of them, must not begin anew.
-        return self._resend_wait.seconds if self._asked else LONGEST_SECONDS
+        if not self._asked:
+            return LONGEST_SECONDS
+        # Nor one that exists: what waits there would be read in vain before the hello on the next, so that a daemon that
+        # answers a thousand hellos later than their clients give up would never answer one in time.
+        return self._silent_wait.seconds if socket.get(zmq.EVENTS) & zmq.POLLOUT else self._resend_wait.seconds
 
     def _connect(self, endpoint: str) -> None:
         assert self._context is not None  # noqa: S101  checked before
@@ -406,13 +421,9 @@ class Sender:
         clock, moment = now(), time.monotonic()
         beat = moment >= self._beat_at
         self._counts_cheaply = self._counts_cheaply or (beat and count_cheaply())
+        self._greet(clock, moment)
         for session in self._sessions:
             if not session.greeted:
-                again = max(self._intervals.beat, self._resend_wait.seconds / 2)
-                if moment - session.asked_at >= again and self._send(session.hello(clock)):
-                    session.asked_at = moment
-                    if not self._asked:
-                        self._asked, self._answered_at = True, moment
                 continue
             idle = not session.in_flight
             while (message := session.next_to_send()) is not None and self._send(message.frames):
@@ -426,6 +437,18 @@ class Sender:
         if beat:
             step_counter.expire()
             self._beat_at = moment + self._intervals.beat
+
+    def _greet(self, clock: Clock, moment: float) -> None:
+        """Send the hellos that are due, at *moment* in monotonic seconds."""
+        in_vain, waited = False, self._hello_wait.seconds
+        for session in self._sessions:
+            if not session.greeted and moment - session.asked_at >= waited and self._send(session.hello(clock)):
+                in_vain = in_vain or session.asked_at > 0
+                session.asked_at = moment
+                if not self._asked:
+                    self._asked, self._answered_at = True, moment
+        if in_vain:
+            self._hello_wait.grow()
 
     def _send(self, frames: list[bytes]) -> bool:
         if self._socket is None:
@@ -456,7 +479,7 @@ class Sender:
         session = next((each for each in self._sessions if each.id == envelope.session), None)
         if session is None:
             return
-        self._answered_at = self._no_daemon_since = time.monotonic()
+        self._note_answer()
         if envelope.kind == "welcome":
             welcome = decode_body("welcome", frames[2]) or Welcome()
             session.acknowledged(envelope.number)
@@ -488,6 +511,7 @@ class Sender:
             self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
         if progress:
             self._resend_wait.reset()
+            self._silent_wait.reset()
 
     def _log_warnings(self, session: Session) -> None:
         for key, warning in session.warnings.items():
@@ -542,8 +566,12 @@ class Sender:
             self._answers.append(made)
             self._waker.wake()
 
+    def _note_answer(self) -> None:
+        self._answered_at = self._no_daemon_since = time.monotonic()
+        self._hello_wait.reset()
+
     def _log_version(self, reads: str) -> None:
-        self._answered_at = self._no_daemon_since = time.monotonic()  # a daemon is there, if an unusable one
+        self._note_answer()  # a daemon is there, if an unusable one
         self._log_once(
             "version",
             f"the daemon reads wire version {reads} and this client writes {VERSION}; install the same trackside in both"

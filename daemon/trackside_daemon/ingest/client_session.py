@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside.wire import Body, Heartbeat, Hello, Identity, WireError
+    from trackside_daemon.ingest.connection import Connection
     from trackside_daemon.ingest.messages import Family, MessageLimits
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.records import Record
@@ -99,6 +100,7 @@ class ClientSession:
         stray: The identity of its process, while the session is over a limit of the page and its process has not ended.
         bye: The bye of a stray session, without its totals.
         opened_hash: A hash of its last `SessionOpened`; None if the history has none.
+        greeting_hash: A hash of its last hello that was resolved, without what each hello has anew.
         had_bye: It sent its bye to an earlier daemon and nothing but a hello since.
         went_on: It has sent more after that bye, so that it has not ended.
         peer: The ROUTER's name for the connection of its last message.
@@ -144,6 +146,7 @@ class ClientSession:
         self.stray: Identity | None = None
         self.bye: Bye | None = None
         self.opened_hash: int | None = None
+        self.greeting_hash = 0
         self.had_bye = False
         self.media: dict[int, int] = {}
         self.refused: dict[int, str] = {}
@@ -161,6 +164,11 @@ class ClientSession:
     def speaks(self, now: Moment) -> bool:
         """Return whether its client is there to get messages besides answers."""
         return self.greeted and not self.ref.late and now.monotonic - self.received_at < SPEAKING_SECONDS
+
+    def repeats(self, connection: Connection, content: int) -> bool:
+        """Return whether a hello on a connection, of this hash, repeats the last one, from which nothing has changed."""
+        is_open = self.greeted and not self.had_bye and self.opened_hash is not None
+        return is_open and (self.peer, self.greeting_hash) == (connection.id, content)
 
     def resolve(
         self, hello: Hello, name: str, attempt: int, now: Moment, consequences: Consequences, *, room: bool
@@ -209,9 +217,9 @@ class ClientSession:
             return [self.peer, *encode(Envelope("nack", self.ref.id, number), Nack(self.refused[number]))]
         return [self.peer, *encode(Envelope("ack", self.ref.id, number))]
 
-    def beat(self, message: Heartbeat, now: Moment, consequences: Consequences) -> None:
-        """Apply a sign of life."""
-        self._shared.limits.accept("beat")
+    def beat(self, message: Heartbeat, now: Moment, consequences: Consequences, kind: str = "beat") -> None:
+        """Apply a sign of life, which came in a message of that *kind*."""
+        self._shared.limits.accept(kind)
         if (exported := self.exported) is not None:
             message.clock = self.clock.receive(message.clock, now)
             consequences.batches.extend(self._shared.runs.beat(exported, message, now))

@@ -6,9 +6,10 @@ import logging
 from itertools import count, islice
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
-from trackside.wire import GATHER_SECONDS, Envelope, Welcome, WireError
+from trackside.wire import GATHER_SECONDS, Envelope, Heartbeat, Welcome, WireError
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_clock import ClientClock
 from trackside_daemon.ingest.client_session import ClientSession, Consequences
@@ -203,8 +204,15 @@ class Greetings:
         Raises:
             WireError: The session is another owner's, or this one opens too many sessions or runs.
         """
+        pid = self._follow(connection, greeting.identity, now)
+        known, content = self._sessions.get(id_), _content_hash(greeting, pid)
+        if known is not None and known.repeats(connection, content):
+            # Its welcome is on the way: the client asks again while this daemon, or the client, is busy.
+            known.received_at = now.monotonic
+            known.beat(Heartbeat(greeting.clock), now, consequences, "hello")
+            self._welcome(known, known.ref.run, consequences)
+            return
         hello = checked(greeting, self._runs.bounded(greeting.identity))
-        pid = self._follow(connection, hello.identity, now)
         if pid is not None:
             hello = replace(hello, identity=replace(hello.identity, pid=pid))
             self._runs.watch(process_of(hello.identity))
@@ -230,11 +238,16 @@ class Greetings:
             if (known := self._sessions.get(id_)) is not None:
                 known.restart()
         else:
-            welcome = Welcome(STORES, hello.identity.run if session.why_other_run else "", session.why_other_run)
-            consequences.answer(session.peer, Envelope("welcome", id_, session.committed), welcome)
-            session.gather_milliseconds = round(1000 * GATHER_SECONDS)
-            if not session.ref.late:
-                consequences.answers.extend(self._pacing.messages([session]))
+            session.greeting_hash = content
+            self._welcome(session, hello.identity.run, consequences)
+
+    def _welcome(self, session: ClientSession, run: str, consequences: Consequences) -> None:
+        """Answer a hello, with the run, by its id, that its session got."""
+        welcome = Welcome(STORES, run if session.why_other_run else "", session.why_other_run)
+        consequences.answer(session.peer, Envelope("welcome", session.ref.id, session.committed), welcome)
+        session.gather_milliseconds = round(1000 * GATHER_SECONDS)
+        if not session.ref.late:
+            consequences.answers.extend(self._pacing.messages([session]))
 
     def open_spooled(self, hellos: Mapping[bytes, Hello], now: Moment) -> Iterator[Batch]:
         """Open the sessions that have left spools; see `ClientSessions.open_spooled`."""
@@ -326,3 +339,9 @@ class Greetings:
             consequences.batches.extend(attached)
         if rival is not None:
             consequences.deliver(report(session, rival, now))
+
+
+def _content_hash(hello: Hello, pid: int | None) -> int:
+    """Return a hash of a hello as a client sends it, without its clocks and what it has pushed, and of its process's pid."""
+    content = (pid, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about, hello.acked, hello.late)
+    return hash(msgspec.msgpack.encode(content))
