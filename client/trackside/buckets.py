@@ -47,17 +47,11 @@ def index_of(code: int) -> int:
 
 
 class Buckets(NamedTuple):
-    """A distribution.
+    """A distribution."""
 
-    Attributes:
-        zeros: Number of zeros.
-        nonfinite: Number of NaN and infinities.
-        counts: Number of values by code, without empty buckets; codes rise.
-    """
-
-    zeros: int
-    nonfinite: int
-    counts: dict[int, int]
+    zeros: int  # number of zeros
+    nonfinite: int  # number of NaN and infinities
+    counts: dict[int, int]  # number of values by code, without empty buckets; codes rise
 
     @property
     def size(self) -> int:

@@ -19,8 +19,8 @@ from trackside.environment.switches import OFF
 from trackside.packing import text_of, writable
 from trackside.process_state import ProcessState
 from trackside.roles import stated
-from trackside.row_queue import RowQueue, Severity, whole_number
-from trackside.run import Run, by_position_too
+from trackside.row_queue import RowQueue, whole_number
+from trackside.run import Run
 from trackside.totals.flops import flops
 from trackside.totals.phases import Phase, PhaseMark, TimedLoader
 from trackside.training_log import warn
@@ -226,46 +226,6 @@ def observe(
     return _default().observe(model, optimizer, every=every, **chosen)  # type: ignore[arg-type]
 
 
-@by_position_too
-def log_image(key: str, image: Any, *, step: int | None = None) -> None:
-    """Record an image, as `Run.log_image`."""
-    _default().log_image(key, image, step=step)
-
-
-@by_position_too
-def log_text(key: str, text: str, *, step: int | None = None) -> None:
-    """Record a text, as `Run.log_text`."""
-    _default().log_text(key, text, step=step)
-
-
-@by_position_too
-def log_table(key: str, rows: Any, *, step: int | None = None, columns: Sequence[str] | None = None) -> None:
-    """Record a table, as `Run.log_table`."""
-    _default().log_table(key, rows, step=step, columns=columns)
-
-
-@by_position_too
-def log_histogram(key: str, values: Any, *, step: int | None = None) -> None:
-    """Record a histogram, as `Run.log_histogram`."""
-    _default().log_histogram(key, values, step=step)
-
-
-def event(kind: str, /, **fields: Any) -> None:
-    """Record an event, as `Run.event`."""
-    _default().event(kind, **fields)
-
-
-def summary(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-    """Set results of the run, as `Run.summary`."""
-    _default().summary(values, **named)
-
-
-@by_position_too
-def alert(title: str, text: str = "", *, severity: Severity = "warning") -> None:
-    """Raise an alert, as `Run.alert`."""
-    _default().alert(title, text, severity=severity)
-
-
 def correlation_id() -> str:
     """Return the id by which other systems refer to this job; empty for none.
 
@@ -374,6 +334,13 @@ _default_run = Run(_default_queue)  # its queue is that of the default run while
 default = _default_run  # for hooks, which compare its queue with theirs
 push = _default_run.push
 log = _default_run.log
+log_image = _default_run.log_image
+log_text = _default_run.log_text
+log_table = _default_run.log_table
+log_histogram = _default_run.log_histogram
+event = _default_run.event
+summary = _default_run.summary
+alert = _default_run.alert
 # All that refers to a run refers to its queue: phases, timed loaders, and what keeps one of them.
 copyreg.pickle(RowQueue, _reduce_queue)  # type: ignore[arg-type]  # its stub wants a pickle of the same class
 os.register_at_fork(after_in_child=_process.forked)

@@ -11,17 +11,11 @@ from trackside.roles import LONGEST
 
 
 class Meaning(NamedTuple):
-    """The meaning of a key.
+    """The meaning of a key."""
 
-    Attributes:
-        quantity: A quantity of `KEYS` or of `AMOUNTS`.
-        preference: Of several keys of a quantity, the one with the lowest number counts.
-        factor: The quantity is the value times this.
-    """
-
-    quantity: str
-    preference: int
-    factor: float = 1.0
+    quantity: str  # a quantity of `KEYS` or of `AMOUNTS`
+    preference: int  # of several keys of a quantity, the one with the lowest number counts
+    factor: float = 1.0  # the quantity is the value times this
 
 
 # KL divergences from the policy before the update, not from the reference: those of healthy runs are a hundredth of a nat.

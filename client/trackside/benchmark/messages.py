@@ -16,17 +16,11 @@ Round = dict[str, Samples]  # those of each variant
 
 
 class Load(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Conditions of a measurement; 0 for those that do not apply.
+    """Conditions of a measurement; 0 for those that do not apply."""
 
-    Attributes:
-        batch: Inputs in a call.
-        length: Length of each input.
-        concurrency: Requests in flight.
-    """
-
-    batch: int = 0
-    length: int = 0
-    concurrency: int = 0
+    batch: int = 0  # inputs in a call
+    length: int = 0  # length of each input
+    concurrency: int = 0  # requests in flight
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(self).items() if value)
@@ -65,21 +59,13 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """Requests to an endpoint.
+    """Requests to an endpoint."""
 
-    Attributes:
-        model: Name of the model, as the server knows it.
-        prompts: Prompts, used in turn.
-        tokens: Most tokens of an answer.
-        timeout: Seconds from which a request has failed.
-        headers: HTTP headers, such as ``Authorization``.
-    """
-
-    model: str = ""
-    prompts: tuple[str, ...] = ("Count from one to one thousand, in words.",)
-    tokens: int = 64
-    timeout: float = 60.0
-    headers: dict[str, str] = {}
+    model: str = ""  # name of the model, as the server knows it
+    prompts: tuple[str, ...] = ("Count from one to one thousand, in words.",)  # prompts, used in turn
+    tokens: int = 64  # most tokens of an answer
+    timeout: float = 60.0  # seconds from which a request has failed
+    headers: dict[str, str] = {}  # HTTP headers, such as ``Authorization``
 
 
 class ProcessRequest(msgspec.Struct, frozen=True):
@@ -112,22 +98,12 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ProcessAnswer(msgspec.Struct, omit_defaults=True):
-    """An answer; the last one is the *end*.
+    """An answer; the last one is the *end*."""
 
-    Attributes:
-        load: The load of the rounds.
-        rounds: What was measured.
-        facts: Sizes in bytes and times in seconds, by variant and measure.
-        agreement: Fields of an interval, by variant and measure.
-        failed: Why a variant cannot be measured.
-        note: What else is to be known.
-        end: Nothing follows.
-    """
-
-    load: Load | None = None
-    rounds: list[Round] = []
-    facts: dict[str, dict[str, float]] = {}
-    agreement: dict[str, dict[str, dict[str, Any]]] = {}
-    failed: Failure | None = None
-    note: str = ""
-    end: bool = False
+    load: Load | None = None  # the load of the rounds
+    rounds: list[Round] = []  # what was measured
+    facts: dict[str, dict[str, float]] = {}  # sizes in bytes and times in seconds, by variant and measure
+    agreement: dict[str, dict[str, dict[str, Any]]] = {}  # fields of an interval, by variant and measure
+    failed: Failure | None = None  # why a variant cannot be measured
+    note: str = ""  # what else is to be known
+    end: bool = False  # nothing follows

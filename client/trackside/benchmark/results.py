@@ -50,17 +50,11 @@ class Interval(NamedTuple):
 
 
 class VariantRatio(NamedTuple):
-    """The ratio of two variants.
+    """The ratio of two variants."""
 
-    Attributes:
-        shift: Its logarithm.
-        noise: Half the width of the 95 % interval of the logarithm; *inf* for none.
-        rounds: Paired rounds.
-    """
-
-    shift: float
-    noise: float
-    rounds: int
+    shift: float  # its logarithm
+    noise: float  # half the width of the 95 % interval of the logarithm; *inf* for none
+    rounds: int  # paired rounds
 
     def ratio(self) -> Interval:
         """Return the ratio with its interval."""

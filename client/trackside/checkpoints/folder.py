@@ -32,21 +32,13 @@ _unlinked: set[Path] = set()  # the directories whose link cannot be moved
 
 
 class Saved(NamedTuple):
-    """A complete checkpoint.
+    """A complete checkpoint."""
 
-    Attributes:
-        path: Its folder, whose name has the step.
-        step: Its step.
-        time: When it was saved, in Unix seconds.
-        metrics: The numbers that were given for it.
-        bytes: Its size.
-    """
-
-    path: Path
+    path: Path  # its folder, whose name has the step
     step: int
-    time: float
-    metrics: Mapping[str, float]
-    bytes: int
+    time: float  # when it was saved, in Unix seconds
+    metrics: Mapping[str, float]  # the numbers that were given for it
+    bytes: int  # its size
 
 
 class CheckpointFolder(NamedTuple):

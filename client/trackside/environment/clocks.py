@@ -11,17 +11,11 @@ TRIES = 8
 
 
 class Clocks(NamedTuple):
-    """One moment, in nanoseconds.
+    """One moment, in nanoseconds."""
 
-    Attributes:
-        wall: Time since 1970.
-        monotonic: Time of the monotonic clock, which stands still while the machine sleeps.
-        asleep: For how long the machine has slept since its start.
-    """
-
-    wall: int
-    monotonic: int
-    asleep: int
+    wall: int  # time since 1970
+    monotonic: int  # time of the monotonic clock, which stands still while the machine sleeps
+    asleep: int  # for how long the machine has slept since its start
 
 
 def read_clocks() -> Clocks:

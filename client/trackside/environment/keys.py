@@ -30,19 +30,12 @@ class KeyFileError(Exception):
 
 
 class ClientKey(NamedTuple):
-    """The keys of a client.
+    """The keys of a client."""
 
-    Attributes:
-        file: Path of the key file.
-        secret: The client's secret key, which never leaves this machine.
-        public: The client's public key, by which the daemon identifies it.
-        daemon: The daemon's public key, by which the client identifies the daemon.
-    """
-
-    file: Path
-    secret: bytes
-    public: bytes
-    daemon: bytes
+    file: Path  # path of the key file
+    secret: bytes  # the client's secret key, which never leaves this machine
+    public: bytes  # the client's public key, by which the daemon identifies it
+    daemon: bytes  # the daemon's public key, by which the client identifies the daemon
 
     def __repr__(self) -> str:
         return f"ClientKey({str(self.file)!r})"  # the secret must not get into a log or an error

@@ -56,15 +56,10 @@ class Norms:
 
 
 class WeightSample(NamedTuple):
-    """A sample of the weights of several parameters.
+    """A sample of the weights of several parameters."""
 
-    Attributes:
-        numbers: The weights, as one tensor.
-        roots: For each weight the square root of the number of weights it stands for.
-    """
-
-    numbers: Any
-    roots: Any
+    numbers: Any  # the weights, as one tensor
+    roots: Any  # for each weight the square root of the number of weights it stands for
 
     @classmethod
     def read(cls, tensors: Sequence[Any], roots: Mapping[Any, Any]) -> WeightSample:

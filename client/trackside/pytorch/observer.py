@@ -40,21 +40,13 @@ BURST_EVERY = 4  # steps from one measurement to the next while a daemon has req
 
 
 class Choice(NamedTuple):
-    """The choice of what is measured.
+    """The choice of what is measured."""
 
-    Attributes:
-        weights: The weights, and how the optimizer moves them.
-        gradients: The gradients.
-        activations: Names and patterns of modules whose outputs are measured.
-        attention: Names and patterns of modules whose attention is measured.
-        every: Steps from one measurement to the next; 0 for as many as the budget gives.
-    """
-
-    weights: bool = True
+    weights: bool = True  # the weights, and how the optimizer moves them
     gradients: bool = True
-    activations: tuple[str, ...] = ()
-    attention: tuple[str, ...] = ()
-    every: int = 0
+    activations: tuple[str, ...] = ()  # names and patterns of modules whose outputs are measured
+    attention: tuple[str, ...] = ()  # names and patterns of modules whose attention is measured
+    every: int = 0  # steps from one measurement to the next; 0 for as many as the budget gives
 
 
 def choice(

@@ -24,17 +24,11 @@ class UncountableError(Exception):
 
 
 class NamedParameter(NamedTuple):
-    """One parameter.
+    """One parameter."""
 
-    Attributes:
-        name: Its name without the parts that wrappers insert.
-        parameter: A weak reference.
-        counts: This rank counts it; of ranks with the same part only one does.
-    """
-
-    name: str
-    parameter: weakref.ref[Any]
-    counts: bool
+    name: str  # its name without the parts that wrappers insert
+    parameter: weakref.ref[Any]  # a weak reference
+    counts: bool  # this rank counts it; of ranks with the same part only one does
 
 
 class Parameters:

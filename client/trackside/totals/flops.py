@@ -12,17 +12,11 @@ MAX_ARGUMENT = 1e30  # more would take all computers in the world longer than a 
 
 
 class Flops(NamedTuple):
-    """Operations of one rank's share of the model.
+    """Operations of one rank's share of the model."""
 
-    Attributes:
-        per_step: Floating-point operations of a step.
-        per_token: Floating-point operations of a token, used if `per_step` is None.
-        peak: Peak FLOP/s of the rank's devices.
-    """
-
-    per_step: float | None = None
-    per_token: float | None = None
-    peak: float | None = None
+    per_step: float | None = None  # floating-point operations of a step
+    per_token: float | None = None  # floating-point operations of a token, used if `per_step` is None
+    peak: float | None = None  # peak FLOP/s of the rank's devices
 
     def done(self, steps: int, tokens: float | None) -> float | None:
         """Return the operations of *steps* steps, or of *tokens* tokens; None if they are unknown."""

@@ -32,29 +32,17 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class PhaseMark(NamedTuple):
-    """A row without values: the training enters or leaves a phase.
+    """A row without values: the training enters or leaves a phase."""
 
-    Attributes:
-        enters: The training enters the phase, else it leaves it.
-        phase: Name of the phase.
-        waited: Nanoseconds of the wait for a batch of data, if one has arrived.
-        first: That batch was the first one of an epoch.
-        automatic: The phase is not the user's, but comes from watching a model.
-        failed: The phase ends by an exception.
-        timed: With the end of `TIMED`, the number of steps that were timed.
-        left_out: With the end of `TIMED`, the number of steps that follow untimed.
-        batches: The batches of a data loader that the training uses from now on.
-    """
-
-    enters: bool
-    phase: str
-    waited: int | None = None
-    first: bool = False
-    automatic: bool = False
-    failed: bool = False
-    timed: int = 0
-    left_out: int = 0
-    batches: tuple[DrawnBatch, ...] = ()
+    enters: bool  # the training enters the phase, else it leaves it
+    phase: str  # name of the phase
+    waited: int | None = None  # nanoseconds of the wait for a batch of data, if one has arrived
+    first: bool = False  # that batch was the first one of an epoch
+    automatic: bool = False  # the phase is not the user's, but comes from watching a model
+    failed: bool = False  # the phase ends by an exception
+    timed: int = 0  # with the end of `TIMED`, the number of steps that were timed
+    left_out: int = 0  # with the end of `TIMED`, the number of steps that follow untimed
+    batches: tuple[DrawnBatch, ...] = ()  # the batches of a data loader that the training uses from now on
 
 
 _WAIT_BEGINS = PhaseMark(enters=True, phase="data")

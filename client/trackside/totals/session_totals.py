@@ -188,20 +188,14 @@ class Deferred:
 
 
 class Position(NamedTuple):
-    """The current, first and highest step of a training, as in `SessionTotals`, and what decides the next one.
-
-    Attributes:
-        began: Begin of the current step, in monotonic nanoseconds, later by the pauses in it.
-        keys: Keys of the current step.
-        has_ended: The current step has ended.
-    """
+    """The current, first and highest step of a training, as in `SessionTotals`, and what decides the next one."""
 
     step: int | None
     first: int | None
     highest: int
-    began: int
-    keys: set[str]
-    has_ended: bool
+    began: int  # begin of the current step, in monotonic nanoseconds, later by the pauses in it
+    keys: set[str]  # keys of the current step
+    has_ended: bool  # the current step has ended
 
 
 class SessionTotals:

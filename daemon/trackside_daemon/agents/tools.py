@@ -185,17 +185,11 @@ def schema(arguments: type[Struct]) -> dict[str, Any]:
 
 
 class Tool(NamedTuple):
-    """A tool.
+    """A tool."""
 
-    Attributes:
-        arguments: The class of its arguments.
-        description: What it does, for the agent.
-        acts: Whether it acts on the training, which must be allowed.
-    """
-
-    arguments: type[msgspec.Struct]
-    description: str
-    acts: bool = False
+    arguments: type[msgspec.Struct]  # the class of its arguments
+    description: str  # what it does, for the agent
+    acts: bool = False  # whether it acts on the training, which must be allowed
 
     def listed(self, name: str) -> dict[str, Any]:
         """Return the tool as the protocol lists it."""

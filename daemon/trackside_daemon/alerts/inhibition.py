@@ -16,21 +16,13 @@ MAX_REMEMBERED = 10_000  # most inhibiting alerts that are remembered; with more
 
 
 class InhibitionRule(NamedTuple):
-    """One rule of inhibition.
+    """One rule of inhibition."""
 
-    Attributes:
-        source: Alert that inhibits.
-        targets: Alerts that it inhibits.
-        within: Scope: the same rank of a run, or any of its ranks.
-        reason: Why a target is a consequence of the source.
-        soon: Seconds after the source within which a target must begin; a later one has another cause.
-    """
-
-    source: str
-    targets: tuple[str, ...]
-    within: Literal["rank", "run"]
-    reason: str
-    soon: float = inf
+    source: str  # alert that inhibits
+    targets: tuple[str, ...]  # alerts that it inhibits
+    within: Literal["rank", "run"]  # scope: the same rank of a run, or any of its ranks
+    reason: str  # why a target is a consequence of the source
+    soon: float = inf  # seconds after the source within which a target must begin; a later one has another cause
 
 
 INHIBITION_RULES = (
@@ -89,19 +81,12 @@ def merged_labels(alert: str) -> tuple[str, ...]:
 
 
 class _Source(NamedTuple):
-    """Alert that inhibits others.
+    """Alert that inhibits others."""
 
-    Attributes:
-        until: Unix time until which it inhibits; infinite while it fires.
-        severity: Index of its severity; it inhibits only targets that are no more severe.
-        began: Unix time of its latest finding.
-        attempt: The attempt of that finding; None if unknown.
-    """
-
-    until: float
-    severity: int
-    began: float
-    attempt: int | None = None
+    until: float  # Unix time until which it inhibits; infinite while it fires
+    severity: int  # index of its severity; it inhibits only targets that are no more severe
+    began: float  # Unix time of its latest finding
+    attempt: int | None = None  # the attempt of that finding; None if unknown
 
 
 _NO_SOURCE = _Source(-inf, 0, -inf)

@@ -14,19 +14,12 @@ TORN = "incomplete last record(s)"
 
 
 class Span(NamedTuple):
-    """Consecutive whole records.
+    """Consecutive whole records."""
 
-    Attributes:
-        data: The piece of the file that they are in; empty for a single one that is longer than a piece.
-        base: Position of the piece in the file.
-        begin: Their begin in the piece.
-        end: Their end in the piece.
-    """
-
-    data: bytes
-    base: int
-    begin: int
-    end: int
+    data: bytes  # the piece of the file that they are in; empty for a single one that is longer than a piece
+    base: int  # position of the piece in the file
+    begin: int  # their begin in the piece
+    end: int  # their end in the piece
 
 
 class RecordFile(ABC):

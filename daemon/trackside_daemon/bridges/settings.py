@@ -10,15 +10,10 @@ from trackside_daemon.model.setting_types import setting
 
 
 class MirrorSection(Section):
-    """The target of a mirror.
+    """The target of a mirror."""
 
-    Attributes:
-        target: The name of the setting without which there is no mirror.
-        interval: Seconds between two searches for new samples in the history.
-    """
-
-    target: ClassVar[str] = "url"
-    interval: ClassVar[float] = 5.0
+    target: ClassVar[str] = "url"  # the name of the setting without which there is no mirror
+    interval: ClassVar[float] = 5.0  # seconds between two searches for new samples in the history
 
     @property
     def is_configured(self) -> bool:

@@ -28,65 +28,37 @@ _UNREAD = ('domain="memory"', 'domain="video"', 'domain="graphics"', 'mode="idle
 
 
 class Reliability(NamedTuple):
-    """Failures of attempts: of this run, and of others that had lasted, since a script that fails at once has a bug.
+    """Failures of attempts: of this run, and of others that had lasted, since a script that fails at once has a bug."""
 
-    Attributes:
-        failures: Their number.
-        seconds: The time of all attempts, with those that did not fail.
-    """
-
-    failures: int
-    seconds: float
+    failures: int  # their number
+    seconds: float  # the time of all attempts, with those that did not fail
 
 
 class LongSteps(NamedTuple):
-    """The long steps among those that were read of an attempt.
+    """The long steps among those that were read of an attempt."""
 
-    Attributes:
-        long: Their number.
-        steps: Number of all steps that were read.
-        seconds: Seconds of a long one, on average.
-        usual: Seconds of the median step.
-        share: The share of the time that long steps took beyond the median one.
-        longest: Seconds that the longest one took beyond it.
-        period: Every how many steps or seconds they come, as words; empty without a period.
-    """
-
-    long: int
-    steps: int
-    seconds: float
-    usual: float
-    share: float
-    longest: float = 0.0
-    period: str = ""
+    long: int  # their number
+    steps: int  # number of all steps that were read
+    seconds: float  # seconds of a long one, on average
+    usual: float  # seconds of the median step
+    share: float  # the share of the time that long steps took beyond the median one
+    longest: float = 0.0  # seconds that the longest one took beyond it
+    period: str = ""  # every how many steps or seconds they come, as words; empty without a period
 
 
 class Facts(NamedTuple):
-    """A run with its ranks, alerts and resources.
+    """A run with its ranks, alerts and resources."""
 
-    Attributes:
-        run: The run, without metrics.
-        spans: Its ranks by attempt.
-        alerts: Its alerts, oldest first.
-        resources: Series of the machine, which are read when they are needed.
-        ended: The run's end, or now, in Unix seconds.
-        events: Its newest events, oldest first.
-        profile: Its newest profile that is summarised; None without one.
-        reliability: Failures in this history.
-        resumes: The verdicts on its resumes, oldest first.
-        long: The long steps of each attempt that has some.
-    """
-
-    run: Mapping[str, Any]
-    spans: Sequence[RankSpan]
-    alerts: Sequence[Mapping[str, Any]]
-    resources: Resources
-    ended: float
-    events: Sequence[Mapping[str, Any]] = ()
-    profile: Capture | None = None
-    reliability: Reliability = Reliability(0, 0.0)
-    resumes: Sequence[Mapping[str, Any]] = ()
-    long: Mapping[int, LongSteps] = {}
+    run: Mapping[str, Any]  # the run, without metrics
+    spans: Sequence[RankSpan]  # its ranks by attempt
+    alerts: Sequence[Mapping[str, Any]]  # its alerts, oldest first
+    resources: Resources  # series of the machine, which are read when they are needed
+    ended: float  # the run's end, or now, in Unix seconds
+    events: Sequence[Mapping[str, Any]] = ()  # its newest events, oldest first
+    profile: Capture | None = None  # its newest profile that is summarised; None without one
+    reliability: Reliability = Reliability(0, 0.0)  # failures in this history
+    resumes: Sequence[Mapping[str, Any]] = ()  # the verdicts on its resumes, oldest first
+    long: Mapping[int, LongSteps] = {}  # the long steps of each attempt that has some
 
     @property
     def wall(self) -> float:

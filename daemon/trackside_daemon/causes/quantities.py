@@ -32,19 +32,12 @@ class Quantity(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A quantity of one resource over time.
-
-    Attributes:
-        quantity: The quantity.
-        of: The GPU, the pid, the rank or the cgroup; empty for the host.
-        series: The series that are summed, such as the modes of a CPU.
-        values: The values by Unix time in seconds.
-    """
+    """A quantity of one resource over time."""
 
     quantity: Quantity
-    of: str
-    series: Sequence[Resource]
-    values: dict[float, float]
+    of: str  # the GPU, the pid, the rank or the cgroup; empty for the host
+    series: Sequence[Resource]  # the series that are summed, such as the modes of a CPU
+    values: dict[float, float]  # the values by Unix time in seconds
 
 
 MOST_CURVES = 200  # of a run with names; those of further processes and GPUs are left out

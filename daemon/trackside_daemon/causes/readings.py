@@ -27,19 +27,12 @@ MARGINS = 2.5, 1.5
 
 
 class SlowDown(NamedTuple):
-    """Time in which a training was slower than usual.
+    """Time in which a training was slower than usual."""
 
-    Attributes:
-        began: Unix time of its beginning.
-        ended: Unix time of its end, or now.
-        lost: Share of that time that was lost, above 0 and up to 1.
-        lasting: It may be as old as the run, so that waits count from 0 and not from their usual level.
-    """
-
-    began: float
-    ended: float
-    lost: float
-    lasting: bool = False
+    began: float  # Unix time of its beginning
+    ended: float  # Unix time of its end, or now
+    lost: float  # share of that time that was lost, above 0 and up to 1
+    lasting: bool = False  # it may be as old as the run, so that waits count from 0 and not from their usual level
 
     def can_explain(self, usual: float, now: float) -> float:
         """Return the share of the lost time, 0 to 1, that a wait explains, given as shares of the time."""
@@ -49,21 +42,13 @@ class SlowDown(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Level of a reading; of a counter, its increase per second.
+    """Level of a reading; of a counter, its increase per second."""
 
-    Attributes:
-        usual: Median before, or of other ranks.
-        spread: Robust standard deviation of a mean of as many values as the slow-down has.
-        high: Level that chance does not reach, since few of the usual values come near it.
-        now: Level now, over at least one interval between two samples.
-        stretch: That interval divided by the duration of the slow-down, if it is longer.
-    """
-
-    usual: float
-    spread: float
-    high: float
-    now: float
-    stretch: float = 1.0
+    usual: float  # median before, or of other ranks
+    spread: float  # robust standard deviation of a mean of as many values as the slow-down has
+    high: float  # level that chance does not reach, since few of the usual values come near it
+    now: float  # level now, over at least one interval between two samples
+    stretch: float = 1.0  # that interval divided by the duration of the slow-down, if it is longer
 
     @property
     def during(self) -> float:
@@ -125,21 +110,13 @@ NAMED = 2  # most processes that a cause names
 
 
 class Rise(NamedTuple):
-    """A cause that was found in a slow-down, because it is more than usual.
+    """A cause that was found in a slow-down, because it is more than usual."""
 
-    Attributes:
-        cause: Its name, in snake case.
-        text: What has changed, with its numbers, as the beginning of a sentence.
-        share: Share of the lost time that it can explain at most, 0 to 1; None if unknown.
-        level: Its reading.
-        symptom: It shows where the time is lost, but not why.
-    """
-
-    cause: str
-    text: str
-    share: float | None
-    level: Level | None = None
-    symptom: bool = False
+    cause: str  # its name, in snake case
+    text: str  # what has changed, with its numbers, as the beginning of a sentence
+    share: float | None  # share of the lost time that it can explain at most, 0 to 1; None if unknown
+    level: Level | None = None  # its reading
+    symptom: bool = False  # it shows where the time is lost, but not why
 
     @property
     def weight(self) -> float:
@@ -169,21 +146,14 @@ class RankPlace(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """Process outside of the training.
-
-    Attributes:
-        cpus: Number of CPUs that it uses now.
-        io: Bytes per second that it reads from storage and writes to it; 0 if unknown.
-        resident: Its memory in RAM, in bytes.
-        age: Seconds since its start.
-    """
+    """Process outside of the training."""
 
     pid: int
     command: str
-    cpus: float
-    io: float = 0.0
-    resident: float = 0.0
-    age: float = 1e9
+    cpus: float  # number of CPUs that it uses now
+    io: float = 0.0  # bytes per second that it reads from storage and writes to it; 0 if unknown
+    resident: float = 0.0  # its memory in RAM, in bytes
+    age: float = 1e9  # seconds since its start
 
     def as_json(self) -> dict[str, Any]:
         """Return the process as evidence of an alert."""

@@ -33,17 +33,11 @@ SLOWER = 1.25  # factor of the step time
 
 
 class TrainingQuantity(NamedTuple):
-    """A quantity of the training.
+    """A quantity of the training."""
 
-    Attributes:
-        before: Its values in earlier attempts by step, up to the last one.
-        after: Its values in the new attempt by step.
-        first: Its first values in the run.
-    """
-
-    before: Mapping[int, float]
-    after: Mapping[int, float]
-    first: Sequence[float] = ()
+    before: Mapping[int, float]  # its values in earlier attempts by step, up to the last one
+    after: Mapping[int, float]  # its values in the new attempt by step
+    first: Sequence[float] = ()  # its first values in the run
 
 
 class MeanChange(NamedTuple):

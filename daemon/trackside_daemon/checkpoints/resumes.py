@@ -42,25 +42,15 @@ log = logging.getLogger("trackside")
 
 
 class ResumeFacts(NamedTuple):
-    """An attempt and the ones before it.
+    """An attempt and the ones before it."""
 
-    Attributes:
-        step: The step after which the attempt goes on.
-        reached: The highest step of the earlier attempts.
-        first_step: The first step of the run.
-        lost_seconds: How long the earlier attempt worked on the steps that are done again.
-        down_seconds: From the last step of the earlier attempt to the first one of the new.
-        ended: When the earlier attempt made its last step, in Unix seconds.
-        quantities: The quantities to judge.
-    """
-
-    step: int
-    reached: int
-    first_step: int
-    lost_seconds: float
-    down_seconds: float
-    ended: float
-    quantities: Mapping[str, TrainingQuantity]
+    step: int  # the step after which the attempt goes on
+    reached: int  # the highest step of the earlier attempts
+    first_step: int  # the first step of the run
+    lost_seconds: float  # how long the earlier attempt worked on the steps that are done again
+    down_seconds: float  # from the last step of the earlier attempt to the first one of the new
+    ended: float  # when the earlier attempt made its last step, in Unix seconds
+    quantities: Mapping[str, TrainingQuantity]  # the quantities to judge
 
     @property
     def repeated(self) -> int:

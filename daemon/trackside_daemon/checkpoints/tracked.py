@@ -94,57 +94,33 @@ def _room(run: str, records: Sequence[Checkpoint], free: Mapping[tuple[str, str]
 
 
 class CheckpointWaits(NamedTuple):
-    """Seconds that must pass before a checkpoint is judged.
+    """Seconds that must pass before a checkpoint is judged."""
 
-    Attributes:
-        settle: Without a change, for one that the training or a file of it declares complete.
-        undeclared: Likewise for another one.
-        confirm: From a first audit that finds damage to the one that decides.
-        absent: Likewise for files that are missing of one that nothing declares complete.
-        scan: Between two scans while nothing is written; *busy* while something is.
-        missing: Between the two scans that do not find a checkpoint.
-    """
-
-    settle: float = 3.0
-    undeclared: float = 30.0
-    confirm: float = 30.0
-    absent: float = 600.0
-    scan: float = 10.0
+    settle: float = 3.0  # without a change, for one that the training or a file of it declares complete
+    undeclared: float = 30.0  # likewise for another one
+    confirm: float = 30.0  # from a first audit that finds damage to the one that decides
+    absent: float = 600.0  # likewise for files that are missing of one that nothing declares complete
+    scan: float = 10.0  # between two scans while nothing is written; *busy* while something is
     busy: float = 1.0
-    missing: float = 5.0
+    missing: float = 5.0  # between the two scans that do not find a checkpoint
 
 
 @dataclass
 class Tracked:
-    """A checkpoint. Times are monotonic seconds.
+    """A checkpoint. Times are monotonic seconds."""
 
-    Attributes:
-        record: What is known of it.
-        quiet_since: When its files changed last.
-        listing: Its files at the last scan; None before.
-        audited: The fingerprint of the files that were audited last.
-        audited_at: When that was.
-        doubted_at: When an audit first found the damage that is to be confirmed; None without one.
-        reported: The training has reported it since the last audit.
-        open: A rank has a file of it open for writing.
-        absent_since: When a scan first did not find it.
-        changed: The record has to be published.
-        wanted: Somebody asks for an audit.
-        relist: Its entry in the directory has changed, so that its files have to be listed.
-    """
-
-    record: Checkpoint
-    quiet_since: float
-    listing: Listing | None = None
-    audited: int | None = None
-    audited_at: float = 0.0
-    doubted_at: float | None = None
-    reported: bool = False
-    open: bool = False
-    absent_since: float | None = None
-    changed: bool = False
-    wanted: bool = False
-    relist: bool = False
+    record: Checkpoint  # what is known of it
+    quiet_since: float  # when its files changed last
+    listing: Listing | None = None  # its files at the last scan; None before
+    audited: int | None = None  # the fingerprint of the files that were audited last
+    audited_at: float = 0.0  # when that was
+    doubted_at: float | None = None  # when an audit first found the damage that is to be confirmed; None without one
+    reported: bool = False  # the training has reported it since the last audit
+    open: bool = False  # a rank has a file of it open for writing
+    absent_since: float | None = None  # when a scan first did not find it
+    changed: bool = False  # the record has to be published
+    wanted: bool = False  # somebody asks for an audit
+    relist: bool = False  # its entry in the directory has changed, so that its files have to be listed
 
     @property
     def counts(self) -> bool:

@@ -62,17 +62,11 @@ class NotANumberError(ArithmeticError):
 
 
 class GateValue(NamedTuple):
-    """A value that a condition reads.
-
-    Attributes:
-        key: Its key.
-        function: One of `FUNCTIONS`.
-        baseline: It is the baseline's.
-    """
+    """A value that a condition reads."""
 
     key: str
-    function: str = "mean"
-    baseline: bool = False
+    function: str = "mean"  # one of `FUNCTIONS`
+    baseline: bool = False  # it is the baseline's
 
 
 Read: TypeAlias = "Callable[[GateValue], float]"

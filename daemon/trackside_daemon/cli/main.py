@@ -17,19 +17,12 @@ from trackside_daemon.cli.options import GroupedCommand, flag, option
 
 
 class _Command(NamedTuple):
-    """A command.
+    """A command."""
 
-    Attributes:
-        source: Its module in `cli.commands`, and the name there of its function, or of the app that it belongs to.
-        summary: One line for the list of commands.
-        example: Arguments for the example below its help; a command of an app has its own.
-        interspersed: Options may follow arguments.
-    """
-
-    source: str
-    summary: str
-    example: str = ""
-    interspersed: bool = True
+    source: str  # its module in `cli.commands`, and the name there of its function, or of the app that it belongs to
+    summary: str  # one line for the list of commands
+    example: str = ""  # arguments for the example below its help; a command of an app has its own
+    interspersed: bool = True  # options may follow arguments
 
 
 GROUPS = {

@@ -126,13 +126,9 @@ class ConfigError(Exception):
 
 
 class Settings(Section):
-    """The base class of a whole configuration.
+    """The base class of a whole configuration."""
 
-    Attributes:
-        misplaced: Hints for keys of other files, which a user may mistake for this one.
-    """
-
-    misplaced: ClassVar[Mapping[str, str]] = {}
+    misplaced: ClassVar[Mapping[str, str]] = {}  # hints for keys of other files, which a user may mistake for this one
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)

@@ -8,17 +8,11 @@ VALIDATION_RATIO = 0.1
 
 
 class Text(NamedTuple):
-    """English text as one byte per character.
+    """English text as one byte per character."""
 
-    Attributes:
-        vocabulary: The distinct characters, sorted; a character's code is its index. Fewer than 256.
-        train: Codes of the training set.
-        validation: Codes of the validation set, the end of the text.
-    """
-
-    vocabulary: str
-    train: bytes
-    validation: bytes
+    vocabulary: str  # the distinct characters, sorted; a character's code is its index. Fewer than 256
+    train: bytes  # codes of the training set
+    validation: bytes  # codes of the validation set, the end of the text
 
 
 def load() -> Text:

@@ -26,21 +26,13 @@ PAGE_BYTES = resource.getpagesize()
 
 
 class DemoTrouble(NamedTuple):
-    """A way in which the training goes wrong.
+    """A way in which the training goes wrong."""
 
-    Attributes:
-        alerts: Alerts to expect: at least one of them.
-        description: Text for the user; ``{last}`` is the rank that goes wrong.
-        ranks: Minimum of training processes; the last one goes wrong.
-        settings: Environment variables for the daemon that shorten the wait for the alert.
-        note: Text for the user about these settings.
-    """
-
-    alerts: tuple[str, ...]
-    description: str
-    ranks: int = 1
-    settings: Mapping[str, str] = {}
-    note: str = ""
+    alerts: tuple[str, ...]  # alerts to expect: at least one of them
+    description: str  # text for the user; ``{last}`` is the rank that goes wrong
+    ranks: int = 1  # minimum of training processes; the last one goes wrong
+    settings: Mapping[str, str] = {}  # environment variables for the daemon that shorten the wait for the alert
+    note: str = ""  # text for the user about these settings
 
 
 TROUBLES = {

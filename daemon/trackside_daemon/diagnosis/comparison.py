@@ -35,15 +35,10 @@ CANDIDATES = 64  # runs of the same name that are looked at
 
 
 class Baseline(NamedTuple):
-    """Runs to compare with.
+    """Runs to compare with."""
 
-    Attributes:
-        runs: Their ids.
-        chosen: How they were found: ``run``, ``tag``, ``pinned`` or ``name``.
-    """
-
-    runs: tuple[str, ...]
-    chosen: str
+    runs: tuple[str, ...]  # their ids
+    chosen: str  # how they were found: ``run``, ``tag``, ``pinned`` or ``name``
 
 
 def find_baseline(connection: sqlite3.Connection, uid: str, text: str = "") -> Baseline | None:

@@ -134,17 +134,11 @@ FIRST = 30.0  # seconds after a run's begin in which its first stored counters c
 
 
 class Begin(NamedTuple):
-    """The begin of a run.
+    """The begin of a run."""
 
-    Attributes:
-        started: In Unix seconds.
-        places: Its host and tags, which may have a price.
-        joules: The counters of GPUs, by UUID, that were stored then.
-    """
-
-    started: float
-    places: Sequence[str] = ()
-    joules: Mapping[str, float] = {}
+    started: float  # in Unix seconds
+    places: Sequence[str] = ()  # its host and tags, which may have a price
+    joules: Mapping[str, float] = {}  # the counters of GPUs, by UUID, that were stored then
 
 
 def read_begin(connection: sqlite3.Connection, uid: str) -> Begin | None:
@@ -165,25 +159,15 @@ def read_begin(connection: sqlite3.Connection, uid: str) -> Begin | None:
 
 @dataclass
 class _Rank:
-    """A rank of a run.
+    """A rank of a run."""
 
-    Attributes:
-        begin: The begin of its run.
-        began: When that was, by the monotonic clock.
-        last: The last counter of each of its GPUs.
-        complete: All of its GPUs have a counter.
-        joules: Its energy so far.
-        cost: Its costs so far; None without a price.
-        ended: When it was last alive, by the monotonic clock.
-    """
-
-    begin: Begin
-    began: float
-    last: dict[str, float] = field(default_factory=dict)
-    complete: bool = False
-    joules: float = 0.0
-    cost: float | None = None
-    ended: float = 0.0
+    begin: Begin  # the begin of its run
+    began: float  # when that was, by the monotonic clock
+    last: dict[str, float] = field(default_factory=dict)  # the last counter of each of its GPUs
+    complete: bool = False  # all of its GPUs have a counter
+    joules: float = 0.0  # its energy so far
+    cost: float | None = None  # its costs so far; None without a price
+    ended: float = 0.0  # when it was last alive, by the monotonic clock
 
 
 class LiveCosts:

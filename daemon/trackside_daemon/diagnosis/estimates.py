@@ -21,17 +21,11 @@ LARGEST = 1e70  # of larger values, the squares of the variances are no floats; 
 
 
 class Estimate(NamedTuple):
-    """A mean with its uncertainty.
+    """A mean with its uncertainty."""
 
-    Attributes:
-        value: The mean.
-        variance: Variance of the mean; infinite if the samples do not show it, 0 for an exact value.
-        freedom: Degrees of freedom of the variance.
-    """
-
-    value: float
-    variance: float = 0.0
-    freedom: float = inf
+    value: float  # the mean
+    variance: float = 0.0  # variance of the mean; infinite if the samples do not show it, 0 for an exact value
+    freedom: float = inf  # degrees of freedom of the variance
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """Return the ends of the confidence interval; infinite ones if the variance is unknown."""

@@ -38,19 +38,12 @@ log = logging.getLogger("trackside")
 
 
 class PaceChange(NamedTuple):
-    """A live run and how its steps compare with those of its baseline.
-
-    Attributes:
-        name: Its name.
-        baseline: The id of its baseline.
-        pinned: The baseline is pinned, and not just the run before of this name.
-        effect: The effect on the duration of a step.
-    """
+    """A live run and how its steps compare with those of its baseline."""
 
     name: str
-    baseline: str
-    pinned: bool
-    effect: Effect
+    baseline: str  # the id of its baseline
+    pinned: bool  # the baseline is pinned, and not just the run before of this name
+    effect: Effect  # the effect on the duration of a step
 
 
 def _live(connection: sqlite3.Connection) -> Iterator[tuple[str, str, Baseline]]:

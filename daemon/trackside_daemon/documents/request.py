@@ -8,18 +8,10 @@ MODULE = "trackside_daemon.documents"
 
 
 class ReportRequest(msgspec.Struct):
-    """A report to write.
+    """A report to write."""
 
-    Attributes:
-        history: The directory of the history.
-        run: The run's id.
-        file: The file to write; empty for none.
-        prices: The settings of the section ``cost``.
-        experiments: The directory in which the run's own directory is written; empty for none.
-    """
-
-    history: str
-    run: str
-    file: str
-    prices: dict[str, Any] = {}
-    experiments: str = ""
+    history: str  # the directory of the history
+    run: str  # the run's id
+    file: str  # the file to write; empty for none
+    prices: dict[str, Any] = {}  # the settings of the section ``cost``
+    experiments: str = ""  # the directory in which the run's own directory is written; empty for none

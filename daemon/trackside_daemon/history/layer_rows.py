@@ -35,37 +35,22 @@ _names = msgspec.json.Decoder(list[str]).decode
 
 
 class LayerFrame(NamedTuple):
-    """Distributions of several layers.
+    """Distributions of several layers."""
 
-    Attributes:
-        first: First step.
-        step: Last step.
-        time: Unix microseconds of the last step.
-        names: The layers.
-        columns: Values by column, one a layer, as `trackside.wire.DistributionFrame` has them.
-        buckets: Packed distributions, one a layer; none if they have none, or were not read.
-    """
-
-    first: int
-    step: int
-    time: int
-    names: Sequence[str]
-    columns: dict[str, Sequence[float]]
-    buckets: Sequence[bytes]
+    first: int  # first step
+    step: int  # last step
+    time: int  # Unix microseconds of the last step
+    names: Sequence[str]  # the layers
+    columns: dict[str, Sequence[float]]  # values by column, one a layer, as `trackside.wire.DistributionFrame` has them
+    buckets: Sequence[bytes]  # packed distributions, one a layer; none if they have none, or were not read
 
 
 class RowsPart(NamedTuple):
-    """A part of the rows, so that a chart reads no more than it shows.
+    """A part of the rows, so that a chart reads no more than it shows."""
 
-    Attributes:
-        column: Only this column; empty for all.
-        layer: Only this layer; empty for all.
-        buckets: Also the distributions.
-    """
-
-    column: str = ""
-    layer: str = ""
-    buckets: bool = True
+    column: str = ""  # only this column; empty for all
+    layer: str = ""  # only this layer; empty for all
+    buckets: bool = True  # also the distributions
 
 
 WHOLE = RowsPart()

@@ -21,19 +21,12 @@ _NUMBER = struct.Struct("<d")
 
 
 class PushGroup(NamedTuple):
-    """Consecutive pushes with the same keys.
-
-    Attributes:
-        keys: Their keys.
-        steps: One per push.
-        times: Unix microseconds, one per push.
-        values: Push by push, one value per key.
-    """
+    """Consecutive pushes with the same keys."""
 
     keys: list[str]
-    steps: array[int]
-    times: array[int]
-    values: array[float]
+    steps: array[int]  # one per push
+    times: array[int]  # Unix microseconds, one per push
+    values: array[float]  # push by push, one value per key
 
     def column(self, number: int) -> array[float]:
         """Return all values of a key, given by its index."""

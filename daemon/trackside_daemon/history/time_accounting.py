@@ -16,19 +16,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StepTimes(msgspec.Struct, omit_defaults=True):
-    """The time of the steps of a session, as far as it has pushed them.
+    """The time of the steps of a session, as far as it has pushed them."""
 
-    Attributes:
-        seconds: Duration of all steps, without evaluation and checkpoints.
-        count: Number of these steps.
-        before: Seconds by phase before its first push; None until then.
-        until: Seconds by phase until its last push.
-    """
-
-    seconds: float = 0.0
-    count: int = 0
-    before: dict[str, float] | None = None
-    until: dict[str, float] = {}
+    seconds: float = 0.0  # duration of all steps, without evaluation and checkpoints
+    count: int = 0  # number of these steps
+    before: dict[str, float] | None = None  # seconds by phase before its first push; None until then
+    until: dict[str, float] = {}  # seconds by phase until its last push
 
     def update(self, record: BatchIngested, earlier: Mapping[str, float]) -> None:
         """Apply a message with rows; *earlier* has the seconds by phase of the message before."""
@@ -48,25 +41,16 @@ class StepTimes(msgspec.Struct, omit_defaults=True):
 
 
 class RankTime(NamedTuple):
-    """The time of one rank of one attempt.
-
-    Attributes:
-        phases: Seconds by phase.
-        account: The daemon's account of the rank.
-        host: Name of its machine; empty if unknown.
-        steps: Seconds and number of its steps, without evaluation and checkpoints.
-        before: Seconds by phase before its first push.
-        after: Seconds by phase after its last push.
-    """
+    """The time of one rank of one attempt."""
 
     attempt: int
     rank: int
-    phases: dict[str, float]
-    account: Account
-    host: str = ""
-    steps: tuple[float, int] = (0.0, 0)
-    before: Mapping[str, float] = {}
-    after: Mapping[str, float] = {}
+    phases: dict[str, float]  # seconds by phase
+    account: Account  # the daemon's account of the rank
+    host: str = ""  # name of its machine; empty if unknown
+    steps: tuple[float, int] = (0.0, 0)  # seconds and number of its steps, without evaluation and checkpoints
+    before: Mapping[str, float] = {}  # seconds by phase before its first push
+    after: Mapping[str, float] = {}  # seconds by phase after its last push
 
     @property
     def step_seconds(self) -> float | None:

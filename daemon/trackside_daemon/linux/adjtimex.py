@@ -13,15 +13,10 @@ MAX_OFFSET = 0.5  # largest offset in seconds that the kernel corrects by slewin
 
 
 class Discipline(NamedTuple):
-    """The state of the clock, as a daemon such as chronyd has set it.
+    """The state of the clock, as a daemon such as chronyd has set it."""
 
-    Attributes:
-        synchronized: The clock is synchronized.
-        offset: Remaining correction in seconds; None when it exceeds what the kernel can correct.
-    """
-
-    synchronized: bool
-    offset: float | None
+    synchronized: bool  # the clock is synchronized
+    offset: float | None  # remaining correction in seconds; None when it exceeds what the kernel can correct
 
 
 class _Timex(ctypes.Structure):

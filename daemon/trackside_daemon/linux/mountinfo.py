@@ -9,27 +9,16 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 class MountLine(NamedTuple):
-    """A line of mountinfo.
+    """A line of mountinfo."""
 
-    Attributes:
-        number: Id of the mount.
-        parent: Id of the mount that it is mounted on.
-        device: Major and minor number, such as ``254:0``.
-        root: The directory of the file system that appears at *point*.
-        point: The mount point.
-        options: Options of this mount.
-        fstype: The kernel's name of the file system, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``.
-        super_options: Options of the whole file system; the controllers in case of cgroup v1.
-    """
-
-    number: int
-    parent: int
-    device: str
-    root: str
-    point: str
-    options: tuple[str, ...]
-    fstype: str
-    super_options: tuple[str, ...]
+    number: int  # id of the mount
+    parent: int  # id of the mount that it is mounted on
+    device: str  # major and minor number, such as ``254:0``
+    root: str  # the directory of the file system that appears at *point*
+    point: str  # the mount point
+    options: tuple[str, ...]  # options of this mount
+    fstype: str  # the kernel's name of the file system, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``
+    super_options: tuple[str, ...]  # options of the whole file system; the controllers in case of cgroup v1
 
 
 def parse(text: bytes) -> list[MountLine]:

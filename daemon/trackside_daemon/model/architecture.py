@@ -16,18 +16,10 @@ class Module(NamedTuple):
 
 
 class Architecture(msgspec.Struct):
-    """A model: counts and bytes of all its parameters.
+    """A model: counts and bytes of all its parameters."""
 
-    Attributes:
-        kind: Its class, ``class`` in JSON.
-        parameters: Number of parameters.
-        trainable: Number of parameters that are trained.
-        bytes: Their size.
-        modules: Its modules.
-    """
-
-    parameters: int
-    trainable: int
-    bytes: int
+    parameters: int  # number of parameters
+    trainable: int  # number of parameters that are trained
+    bytes: int  # their size
     modules: tuple[Module, ...]
-    kind: str = msgspec.field(default="", name="class")
+    kind: str = msgspec.field(default="", name="class")  # its class, ``class`` in JSON

@@ -26,36 +26,22 @@ class AlertLink(msgspec.Struct, frozen=True):
 
 
 class CaptureFile(NamedTuple):
-    """A file of a capture.
+    """A file of a capture."""
 
-    Attributes:
-        rank: The rank that recorded it.
-        name: Its name in the capture's directory.
-        bytes: Its size on disk, compressed.
-    """
-
-    rank: int
-    name: str
-    bytes: int
+    rank: int  # the rank that recorded it
+    name: str  # its name in the capture's directory
+    bytes: int  # its size on disk, compressed
     kind: str
 
 
 class ProfileOptions(msgspec.Struct, frozen=True):
-    """Options of a profile.
+    """Options of a profile."""
 
-    Attributes:
-        steps: Number of optimizer steps; None to record for *seconds*.
-        seconds: Duration; None to record *steps*.
-        shapes: Record the shapes of operators' inputs.
-        stacks: Record Python functions.
-        memory: Record allocations.
-    """
-
-    steps: int | None = 10
-    seconds: float | None = None
-    shapes: bool = False
-    stacks: bool = False
-    memory: bool = False
+    steps: int | None = 10  # number of optimizer steps; None to record for *seconds*
+    seconds: float | None = None  # duration; None to record *steps*
+    shapes: bool = False  # record the shapes of operators' inputs
+    stacks: bool = False  # record Python functions
+    memory: bool = False  # record allocations
 
 
 PROFILE = ProfileOptions()
@@ -63,41 +49,23 @@ PROFILE = ProfileOptions()
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A capture. A record with the same id replaces the earlier one.
+    """A capture. A record with the same id replaces the earlier one."""
 
-    Attributes:
-        id: 12 hexadecimal digits.
-        run: The id of the run.
-        attempt: The attempt of the run when it was asked for.
-        kind: One of `KINDS`.
-        trigger: One of `TRIGGERS`.
-        asked: When it was asked for.
-        ranks: The ranks to record; empty for all.
-        options: What to record.
-        state: One of `STATES`.
-        reason: Why it failed, in one line; otherwise what some ranks lack, or empty.
-        cause: The alert that caused it; None for the other triggers.
-        step: The step of the run when it was asked for; None if unknown.
-        ended: When it reached a final state; None before.
-        files: Its files.
-        summary: Its summary, as JSON; empty before it is summarised.
-    """
-
-    id: str
-    run: str
-    attempt: int
-    kind: str
-    trigger: str
-    asked: float
-    ranks: tuple[int, ...] = ()
-    options: ProfileOptions = PROFILE
-    state: str = "asked"
-    reason: str = ""
-    cause: AlertLink | None = None
-    step: int | None = None
-    ended: float | None = None
+    id: str  # 12 hexadecimal digits
+    run: str  # the id of the run
+    attempt: int  # the attempt of the run when it was asked for
+    kind: str  # one of `KINDS`
+    trigger: str  # one of `TRIGGERS`
+    asked: float  # when it was asked for
+    ranks: tuple[int, ...] = ()  # the ranks to record; empty for all
+    options: ProfileOptions = PROFILE  # what to record
+    state: str = "asked"  # one of `STATES`
+    reason: str = ""  # why it failed, in one line; otherwise what some ranks lack, or empty
+    cause: AlertLink | None = None  # the alert that caused it; None for the other triggers
+    step: int | None = None  # the step of the run when it was asked for; None if unknown
+    ended: float | None = None  # when it reached a final state; None before
     files: tuple[CaptureFile, ...] = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)  # its summary, as JSON; empty before it is summarised
 
 
 class CaptureJson(msgspec.Struct):
@@ -135,13 +103,8 @@ def as_json(capture: Capture) -> dict[str, Any]:
 
 
 class RankAnswer(NamedTuple):
-    """The answer of one rank.
-
-    Attributes:
-        seconds: Time from the question to the answer.
-        body: The decoded message; None for a kind without a body.
-    """
+    """The answer of one rank."""
 
     rank: int
-    seconds: float
-    body: Any
+    seconds: float  # time from the question to the answer
+    body: Any  # the decoded message; None for a kind without a body

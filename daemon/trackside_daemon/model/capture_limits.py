@@ -13,15 +13,10 @@ RANGES = {"steps": (1, MAX_STEPS), "seconds": (0.01, PROFILE_SECONDS)}
 
 
 class KindOptions(NamedTuple):
-    """The options of a kind of captures.
+    """The options of a kind of captures."""
 
-    Attributes:
-        steps: The usual number of steps; 0 if it records a moment.
-        others: The other options.
-    """
-
-    steps: int = 0
-    others: tuple[str, ...] = ()
+    steps: int = 0  # the usual number of steps; 0 if it records a moment
+    others: tuple[str, ...] = ()  # the other options
 
 
 OPTIONS_BY_KIND: dict[str, KindOptions] = {

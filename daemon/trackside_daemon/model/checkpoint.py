@@ -17,21 +17,13 @@ _NUMBERS = re.compile(r"\d+", re.ASCII)
 
 
 class CheckedFile(NamedTuple):
-    """A file of a checkpoint as of the last audit.
+    """A file of a checkpoint as of the last audit."""
 
-    Attributes:
-        name: Its path below that of the checkpoint; of a single file, its name.
-        bytes: Its size.
-        modified: Its modification time, in Unix nanoseconds.
-        inode: Its inode number.
-        sums: The CRC-32 of each of its parts; of archives with CRCs, one of all of them.
-    """
-
-    name: str
-    bytes: int
-    modified: int
-    inode: int
-    sums: tuple[int, ...] = ()
+    name: str  # its path below that of the checkpoint; of a single file, its name
+    bytes: int  # its size
+    modified: int  # its modification time, in Unix nanoseconds
+    inode: int  # its inode number
+    sums: tuple[int, ...] = ()  # the CRC-32 of each of its parts; of archives with CRCs, one of all of them
 
 
 @dataclass(frozen=True, slots=True)

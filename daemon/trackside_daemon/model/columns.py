@@ -11,21 +11,13 @@ from trackside.wire import Block
 
 
 class Columns(NamedTuple):
-    """Consecutive rows of one session that have the same keys. Nobody changes the arrays.
+    """Consecutive rows of one session that have the same keys. Nobody changes the arrays."""
 
-    Attributes:
-        keys: The keys, each once.
-        steps: The step of each row.
-        times: The time of each row, in nanoseconds of the client's monotonic clock.
-        values: Row after row, one value for each key.
-        aside: The steps are of another count than the training's, as of epochs.
-    """
-
-    keys: list[str]
-    steps: array[int]
-    times: array[int]
-    values: array[float]
-    aside: bool = False
+    keys: list[str]  # the keys, each once
+    steps: array[int]  # the step of each row
+    times: array[int]  # the time of each row, in nanoseconds of the client's monotonic clock
+    values: array[float]  # row after row, one value for each key
+    aside: bool = False  # the steps are of another count than the training's, as of epochs
 
     def column(self, index: int) -> array[float]:
         """Return all values of the key with this index."""

@@ -27,23 +27,14 @@ UNITS = (
 # Compared by identity: each sample looks its metric up in a dict, and a hash of all fields would cost more.
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A metric family; only `trackside_daemon.model.families` has any, but for those of `ForeignMetric`.
+    """A metric family; only `trackside_daemon.model.families` has any, but for those of `ForeignMetric`."""
 
-    Attributes:
-        name: The full name of its samples, as in a query: ``…_total`` for counters, ``…_info`` for infos.
-        kind: ``gauge``, ``counter``, ``histogram`` or ``info``; ``unknown`` only for those of others.
-        help: One sentence that names the source of the value.
-        labels: Label names, in the order of a sample's label values.
-        unit: The base unit, which is the last word of the name (before ``_total``); empty if there is none.
-        buckets: Upper bounds of a histogram, in the unit, without +Inf.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...] = ()
-    unit: str = ""
-    buckets: tuple[float, ...] = ()
+    name: str  # the full name of its samples, as in a query: ``…_total`` for counters, ``…_info`` for infos
+    kind: Kind  # ``gauge``, ``counter``, ``histogram`` or ``info``; ``unknown`` only for those of others
+    help: str  # one sentence that names the source of the value
+    labels: tuple[str, ...] = ()  # label names, in the order of a sample's label values
+    unit: str = ""  # the base unit, which is the last word of the name (before ``_total``); empty if there is none
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram, in the unit, without +Inf
 
     def __post_init__(self) -> None:
         suffix = {"counter": "_total", "info": "_info"}.get(self.kind, "")
@@ -99,17 +90,11 @@ class Distribution(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The newest value of one series.
+    """The newest value of one series."""
 
-    Attributes:
-        metric: The family.
-        labels: One value for each label name of the family.
-        value: In the metric's unit; a `Distribution` for a histogram, 1 for an info.
-    """
-
-    metric: Metric
-    labels: tuple[str, ...]
-    value: float | Distribution
+    metric: Metric  # the family
+    labels: tuple[str, ...]  # one value for each label name of the family
+    value: float | Distribution  # in the metric's unit; a `Distribution` for a histogram, 1 for an info
 
 
 @dataclass(slots=True)

@@ -9,35 +9,23 @@ if TYPE_CHECKING:
 
 
 class RankProcess(NamedTuple):
-    """A process of this machine that is a rank of a run.
+    """A process of this machine that is a rank of a run."""
 
-    Attributes:
-        run: The run's exported name; *run_id* is its id on all machines.
-        attempt: The attempt of the run.
-        pid: The process id in the daemon's namespace; 0 if the process's own namespace hides it.
-        gpus: Its GPUs, as in `trackside.wire.Identity`.
-        k8s_pod: Its pod, as in `trackside.wire.About`; likewise namespace and container.
-        room: The last report of its shared memory and files; None before the first.
-        peak_flops: Peak FLOP/s of its GPUs, if the user has set it.
-        plan: When the user wants the run to be profiled.
-        owner: The owner of the run, as in `trackside_daemon.model.session.Owner.id`.
-    """
-
-    run: str
+    run: str  # the run's exported name; *run_id* is its id on all machines
     run_id: str
-    attempt: int
+    attempt: int  # the attempt of the run
     rank: int
     local_rank: int
     job_id: str
-    pid: int
-    gpus: tuple[str, ...] = ()
-    k8s_pod: str = ""
+    pid: int  # the process id in the daemon's namespace; 0 if the process's own namespace hides it
+    gpus: tuple[str, ...] = ()  # its GPUs, as in `trackside.wire.Identity`
+    k8s_pod: str = ""  # its pod, as in `trackside.wire.About`; likewise namespace and container
     k8s_namespace: str = ""
     k8s_container: str = ""
-    room: ResourceUsage | None = None
-    peak_flops: float | None = None
-    plan: ProfilePlan | None = None
-    owner: str = ""
+    room: ResourceUsage | None = None  # the last report of its shared memory and files; None before the first
+    peak_flops: float | None = None  # peak FLOP/s of its GPUs, if the user has set it
+    plan: ProfilePlan | None = None  # when the user wants the run to be profiled
+    owner: str = ""  # the owner of the run, as in `trackside_daemon.model.session.Owner.id`
 
 
 class RankProcesses:

@@ -41,27 +41,16 @@ MODEL = "model"
 
 
 class Account(NamedTuple):
-    """Time and work of a rank in one attempt that only the daemon measures.
+    """Time and work of a rank in one attempt that only the daemon measures."""
 
-    Attributes:
-        restart: Seconds from the end of the previous attempt to the first step beyond it.
-        stall: Seconds that the rank was stalled.
-        caught: The rank has made that first step, so that ``restart`` is final.
-        flops: Floating-point operations of the model, as the client counts them.
-        peak: Peak FLOP/s of the rank's GPUs.
-        first_wait: Seconds that it waited for the first batches of epochs.
-        saves: Number of its checkpoints.
-        saved_at: When it wrote the last one, in Unix seconds.
-    """
-
-    restart: float = 0.0
-    stall: float = 0.0
-    caught: bool = False
-    flops: float | None = None
-    peak: float | None = None
-    first_wait: float = 0.0
-    saves: int = 0
-    saved_at: float | None = None
+    restart: float = 0.0  # seconds from the end of the previous attempt to the first step beyond it
+    stall: float = 0.0  # seconds that the rank was stalled
+    caught: bool = False  # the rank has made that first step, so that ``restart`` is final
+    flops: float | None = None  # floating-point operations of the model, as the client counts them
+    peak: float | None = None  # peak FLOP/s of the rank's GPUs
+    first_wait: float = 0.0  # seconds that it waited for the first batches of epochs
+    saves: int = 0  # number of its checkpoints
+    saved_at: float | None = None  # when it wrote the last one, in Unix seconds
 
 
 class EarlierAttempts(NamedTuple):
@@ -166,11 +155,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at one moment; *rank* is None for an event of the whole run.
-
-    Attributes:
-        size: Characters of the fields as a client sent them.
-    """
+    """Something that happened at one moment; *rank* is None for an event of the whole run."""
 
     run: str
     attempt: int
@@ -179,21 +164,15 @@ class Event:
     rank: int | None = None
     step: int | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
-    size: int = field(default=0, compare=False)
+    size: int = field(default=0, compare=False)  # characters of the fields as a client sent them
 
 
 class Notified(NamedTuple):
-    """The last notification about an alert.
+    """The last notification about an alert."""
 
-    Attributes:
-        severity: The severity that was sent.
-        summary: The summary that was sent.
-        over: The notification was that the alert is resolved.
-    """
-
-    severity: str
-    summary: str
-    over: bool = False
+    severity: str  # the severity that was sent
+    summary: str  # the summary that was sent
+    over: bool = False  # the notification was that the alert is resolved
 
 
 # Findings about the life cycle of a run. Sinks send them like alerts, but the run's events have them, not the alerts.
@@ -290,15 +269,11 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class MachineSample:
-    """GPU and host at one moment: the value of each series, whose name is written as on /metrics.
-
-    Attributes:
-        run: The id of the imported run that it came with; empty for this machine.
-    """
+    """GPU and host at one moment: the value of each series, whose name is written as on /metrics."""
 
     time: float
     values: Mapping[str, float]
-    run: str = ""
+    run: str = ""  # the id of the imported run that it came with; empty for this machine
 
 
 Record = (

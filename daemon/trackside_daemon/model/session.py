@@ -35,27 +35,16 @@ def correlation_of(hello: Hello) -> str:
 
 
 class SessionRef(NamedTuple):
-    """A client session as ingest has resolved it.
+    """A client session as ingest has resolved it."""
 
-    Attributes:
-        id: The 16 bytes that name the session on the wire.
-        run: The id of its run.
-        name: The run's name, as it is exported.
-        attempt: The attempt of the run, as this daemon counts.
-        rank: The global rank.
-        process: The client's process.
-        late: The sender speaks for a process that is gone: its messages go to the history only.
-        correlation: Id by which other systems refer to its job; empty for none.
-    """
-
-    id: bytes
-    run: str = ""
-    name: str = ""
-    attempt: int = 0
-    rank: int = 0
-    process: Process = NO_PROCESS
-    late: bool = False
-    correlation: str = ""
+    id: bytes  # the 16 bytes that name the session on the wire
+    run: str = ""  # the id of its run
+    name: str = ""  # the run's name, as it is exported
+    attempt: int = 0  # the attempt of the run, as this daemon counts
+    rank: int = 0  # the global rank
+    process: Process = NO_PROCESS  # the client's process
+    late: bool = False  # the sender speaks for a process that is gone: its messages go to the history only
+    correlation: str = ""  # id by which other systems refer to its job; empty for none
 
     @property
     def log_fields(self) -> dict[str, Any]:

@@ -64,16 +64,12 @@ class RankGroup(NamedTuple):
 
 
 class PageFamily(NamedTuple):
-    """A family on the page: its series in the order of their first samples, and their values at one moment.
-
-    Attributes:
-        groups: Further series, of runs with many ranks.
-    """
+    """A family on the page: its series in the order of their first samples, and their values at one moment."""
 
     metric: Metric
     series: list[PageSeries]
     values: list[float | Distribution]
-    groups: Sequence[RankGroup] = ()
+    groups: Sequence[RankGroup] = ()  # further series, of runs with many ranks
 
 
 class _Groups(NamedTuple):

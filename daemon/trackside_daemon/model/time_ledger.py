@@ -128,21 +128,13 @@ class RankSpan(NamedTuple):
 
 
 class Slowed(NamedTuple):
-    """A stretch of time in which only a part of the compute time was useful, and the account of the rest.
+    """A stretch of time in which only a part of the compute time was useful, and the account of the rest."""
 
-    Attributes:
-        account: ``throttled`` or ``wasted``.
-        began: Unix seconds.
-        ended: Unix seconds.
-        share: The share of the compute time that is lost, from 0 to 1.
-        ranks: The ranks that it slowed down; empty for all.
-    """
-
-    account: str
-    began: float
-    ended: float
-    share: float
-    ranks: frozenset[int] = frozenset()
+    account: str  # ``throttled`` or ``wasted``
+    began: float  # Unix seconds
+    ended: float  # Unix seconds
+    share: float  # the share of the compute time that is lost, from 0 to 1
+    ranks: frozenset[int] = frozenset()  # the ranks that it slowed down; empty for all
 
 
 class Ledger(NamedTuple):

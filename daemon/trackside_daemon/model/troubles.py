@@ -11,27 +11,16 @@ _CASE = re.compile(r"(?m)^(?:([a-z]+): )?")
 
 
 class Trouble(NamedTuple):
-    """One alert, as it is the same for every run, rank and GPU.
+    """One alert, as it is the same for every run, rank and GPU."""
 
-    Attributes:
-        name: Name of the alert.
-        group: Heading of the alerts that it is listed with.
-        found_by: ``detector``, ``rule`` or ``prometheus``, or several of them.
-        severity: Its severities, in words.
-        summary: What is wrong, in one sentence.
-        meaning: When it fires, and what that means; in Markdown.
-        steps: What to check and to do next, by case; the case of all others is empty.
-        more: What else its page has, in Markdown.
-    """
-
-    name: str
-    group: str
-    found_by: tuple[str, ...]
-    severity: str
-    summary: str
-    meaning: str
-    steps: Mapping[str, str]
-    more: str
+    name: str  # name of the alert
+    group: str  # heading of the alerts that it is listed with
+    found_by: tuple[str, ...]  # ``detector``, ``rule`` or ``prometheus``, or several of them
+    severity: str  # its severities, in words
+    summary: str  # what is wrong, in one sentence
+    meaning: str  # when it fires, and what that means; in Markdown
+    steps: Mapping[str, str]  # what to check and to do next, by case; the case of all others is empty
+    more: str  # what else its page has, in Markdown
 
     def advice(self, case: str = "", run: str = "RUN") -> str:
         """Return what to check and to do next.

@@ -9,17 +9,11 @@ from typing import NamedTuple
 
 
 class Peak(NamedTuple):
-    """Peak rate of a board.
+    """Peak rate of a board."""
 
-    Attributes:
-        name: Pattern of NVML's product name, without the manufacturer's prefix.
-        flops: FLOP/s.
-        source: Document with the number.
-    """
-
-    name: re.Pattern[str]
-    flops: float
-    source: str
+    name: re.Pattern[str]  # pattern of NVML's product name, without the manufacturer's prefix
+    flops: float  # FLOP/s
+    source: str  # document with the number
 
 
 def _peak(name: str, teraflops: float, source: str) -> Peak:

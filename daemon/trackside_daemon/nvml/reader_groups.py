@@ -14,17 +14,11 @@ Reader = Callable[[Any, Any, Unsupported], list[Value]]
 
 
 class ReaderGroup(NamedTuple):
-    """A reader, and when to read it.
+    """A reader, and when to read it."""
 
-    Attributes:
-        new_reader: Makes the reader of one GPU.
-        extra: Whether to read it only on request.
-        every: Seconds for which its values are cached; 0 to read it in each cycle.
-    """
-
-    new_reader: Callable[[], Reader]
-    extra: bool = False
-    every: float = 0.0
+    new_reader: Callable[[], Reader]  # makes the reader of one GPU
+    extra: bool = False  # whether to read it only on request
+    every: float = 0.0  # seconds for which its values are cached; 0 to read it in each cycle
 
 
 def _stateless(reader: Reader) -> ReaderGroup:

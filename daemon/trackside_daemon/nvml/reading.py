@@ -12,33 +12,20 @@ NO_PERMISSION = "no permission"  # prefix of the reasons that the administrator 
 
 
 class WorkerSettings(msgspec.Struct, omit_defaults=True):
-    """Settings of a worker, passed to it as its first argument in JSON.
+    """Settings of a worker, passed to it as its first argument in JSON."""
 
-    Attributes:
-        extra: Reader groups to read beyond the default ones, or ``all``.
-        skip: Reader groups not to read.
-        simulate: Number of GPUs to simulate; 0 reads the driver.
-        profile: Board of the simulated GPUs.
-        faults: Faults of the simulated GPUs.
-    """
-
-    extra: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    simulate: int = 0
-    profile: str = "h100"
-    faults: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()  # reader groups to read beyond the default ones, or ``all``
+    skip: tuple[str, ...] = ()  # reader groups not to read
+    simulate: int = 0  # number of GPUs to simulate; 0 reads the driver
+    profile: str = "h100"  # board of the simulated GPUs
+    faults: tuple[str, ...] = ()  # faults of the simulated GPUs
 
 
 class ReadingRequest(msgspec.Struct):
-    """One request to a worker, as one line of JSON.
+    """One request to a worker, as one line of JSON."""
 
-    Attributes:
-        quarantined: Indexes of GPUs to skip, because a worker hung there.
-        interval: Seconds until the next request, within which the cycle should end.
-    """
-
-    quarantined: list[int] = []
-    interval: float = 1.0
+    quarantined: list[int] = []  # indexes of GPUs to skip, because a worker hung there
+    interval: float = 1.0  # seconds until the next request, within which the cycle should end
 
 
 class GpuReading(msgspec.Struct):

@@ -112,18 +112,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     Its fields are the parameters: a text, number, flag or choice, or a list of them if it may be repeated. One without a default
     is required. Of `msgspec.Meta` they have bounds, a sentence as ``description``, and in ``extra`` what a request ``lacks``
     without it.
-
-    Attributes:
-        path: Its path in the API, with the names of parameters in braces.
-        about: More about its parameters and its answer.
-        fields: Fields that each answer has.
-        reads: `answer` reads the history.
     """
 
-    path: ClassVar[str]
-    fields: ClassVar[tuple[str, ...]]
-    about: ClassVar[str] = ""
-    reads: ClassVar[bool] = True
+    path: ClassVar[str]  # its path in the API, with the names of parameters in braces
+    fields: ClassVar[tuple[str, ...]]  # fields that each answer has
+    about: ClassVar[str] = ""  # more about its parameters and its answer
+    reads: ClassVar[bool] = True  # `answer` reads the history
 
     @property
     def is_stream(self) -> bool:
@@ -178,35 +172,20 @@ class OfRun(Question, frozen=True, kw_only=True):
 
 
 class Parameter(NamedTuple):
-    """A parameter of a request.
+    """A parameter of a request."""
 
-    Attributes:
-        name: Its name in the request.
-        field: Its name in Python.
-        kind: ``string``, ``integer``, ``number`` or ``boolean``, as in JSON.
-        is_list: Whether it may be repeated.
-        default: Its value if it is absent, or None.
-        lacks: What a request without it lacks; empty if it may be absent.
-        description: Its sentence.
-        choices: The only texts that it may be, if there are some.
-        low: Least number.
-        high: Largest number; of a text or a list its largest length. None if it has no limit.
-        is_moment: Whether a number may also be a date, as `read_moment` reads it.
-        pattern: Regular expression of a text; empty for any.
-    """
-
-    name: str
-    field: str
-    kind: str
-    is_list: bool
-    default: Any
-    lacks: str
-    description: str
-    choices: tuple[str, ...]
-    low: float | None
-    high: float | None
-    is_moment: bool = False
-    pattern: str = ""
+    name: str  # its name in the request
+    field: str  # its name in Python
+    kind: str  # ``string``, ``integer``, ``number`` or ``boolean``, as in JSON
+    is_list: bool  # whether it may be repeated
+    default: Any  # its value if it is absent, or None
+    lacks: str  # what a request without it lacks; empty if it may be absent
+    description: str  # its sentence
+    choices: tuple[str, ...]  # the only texts that it may be, if there are some
+    low: float | None  # least number
+    high: float | None  # largest number; of a text or a list its largest length. None if it has no limit
+    is_moment: bool = False  # whether a number may also be a date, as `read_moment` reads it
+    pattern: str = ""  # regular expression of a text; empty for any
 
 
 _KINDS = {str: "string", int: "integer", float: "number", bool: "boolean"}

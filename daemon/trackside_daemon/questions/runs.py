@@ -177,13 +177,9 @@ class Standing(OfRun, frozen=True, kw_only=True):
 
 
 class RunTexts(Question, frozen=True, kw_only=True):
-    """Return the texts that a training chose, and what is wholly of others, as is an imported run; agents ask, and the API does not.
+    """Return the texts that a training chose, and what is wholly of others, as is an imported run; agents ask, and the API does not."""
 
-    Attributes:
-        run: Ids of runs.
-    """
-
-    run: tuple[str, ...]
+    run: tuple[str, ...]  # ids of runs
 
     def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.history.read import reader, text_reader

@@ -146,15 +146,10 @@ class OneSeries(_Curves, frozen=True, kw_only=True):
 
 
 class Exported(NamedTuple):
-    """A run in transfer.
+    """A run in transfer."""
 
-    Attributes:
-        samples: Their number; None if it is unknown.
-        chunks: The bytes.
-    """
-
-    samples: int | None
-    chunks: Iterator[bytes]
+    samples: int | None  # their number; None if it is unknown
+    chunks: Iterator[bytes]  # the bytes
 
 
 class Export(RunPart, frozen=True, kw_only=True):

@@ -23,21 +23,13 @@ class NoAnswer(Exception):  # noqa: N818 - names the state of the collector
 
 
 class Outcome(NamedTuple):
-    """The result of one run of a collector.
+    """The result of one run of a collector."""
 
-    Attributes:
-        samples: Empty after an error.
-        error: The exception that it raised, or `NoAnswer`; None after a success.
-        duration: Seconds; the time so far when it has not returned.
-        time: When it ended, in Unix seconds.
-        late: It returned after the tick that started it.
-    """
-
-    samples: list[Sample]
-    error: Exception | None
-    duration: float
-    time: float
-    late: bool = False
+    samples: list[Sample]  # empty after an error
+    error: Exception | None  # the exception that it raised, or `NoAnswer`; None after a success
+    duration: float  # seconds; the time so far when it has not returned
+    time: float  # when it ended, in Unix seconds
+    late: bool = False  # it returned after the tick that started it
 
 
 class Running(NamedTuple):

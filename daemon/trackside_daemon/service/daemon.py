@@ -91,15 +91,10 @@ logger = logging.getLogger("trackside")
 
 
 class StartAndStop(NamedTuple):
-    """A start and a stop of the daemon, of the same thing where both are given.
+    """A start and a stop of the daemon, of the same thing where both are given."""
 
-    Attributes:
-        start: Starts it; None if it is open from the beginning.
-        stop: Stops it; None if there is nothing to stop.
-    """
-
-    start: Callable[[], object] | None = None
-    stop: Callable[[], object] | None = None
+    start: Callable[[], object] | None = None  # starts it; None if it is open from the beginning
+    stop: Callable[[], object] | None = None  # stops it; None if there is nothing to stop
 
 
 class PartList:

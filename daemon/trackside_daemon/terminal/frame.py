@@ -59,21 +59,13 @@ PLOT_GAP = 2  # columns between two plots
 
 
 class DaemonData(NamedTuple):
-    """Responses of a daemon.
+    """Responses of a daemon."""
 
-    Attributes:
-        overview: Response of `/api/v1/overview`.
-        series: Response of `/api/v1/series`.
-        run: Id of the run of these series.
-        machine: Series of `/api/v1/machine`; empty while the view does not show them.
-        processes: Response of `/api/v1/processes`, likewise.
-    """
-
-    overview: Mapping[str, Any]
-    series: Sequence[Mapping[str, Any]] = ()
-    run: str = ""
-    machine: Sequence[Mapping[str, Any]] = ()
-    processes: Sequence[dict[str, Any]] = ()
+    overview: Mapping[str, Any]  # response of `/api/v1/overview`
+    series: Sequence[Mapping[str, Any]] = ()  # response of `/api/v1/series`
+    run: str = ""  # id of the run of these series
+    machine: Sequence[Mapping[str, Any]] = ()  # series of `/api/v1/machine`; empty while the view does not show them
+    processes: Sequence[dict[str, Any]] = ()  # response of `/api/v1/processes`, likewise
 
 
 class PaneHeights(NamedTuple):

@@ -27,19 +27,12 @@ class Point(NamedTuple):
 
 
 class PlottedCurve(NamedTuple):
-    """A curve with its title.
+    """A curve with its title."""
 
-    Attributes:
-        title: Name and newest value.
-        points: Points in order; where the step falls, as between attempts, the line is interrupted.
-        nonfinite_steps: Last steps of the buckets with NaN or infinities.
-        baseline: Highest lower end of the value axis; None for the lowest value.
-    """
-
-    title: str
-    points: Sequence[Point] = ()
-    nonfinite_steps: Sequence[float] = ()
-    baseline: float | None = None
+    title: str  # name and newest value
+    points: Sequence[Point] = ()  # points in order; where the step falls, as between attempts, the line is interrupted
+    nonfinite_steps: Sequence[float] = ()  # last steps of the buckets with NaN or infinities
+    baseline: float | None = None  # highest lower end of the value axis; None for the lowest value
 
 
 def plot(curve: PlottedCurve, width: int, height: int) -> list[Line]:

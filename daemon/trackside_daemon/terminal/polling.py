@@ -42,17 +42,11 @@ class PolledDaemon(Protocol):
 
 
 class PollResult(NamedTuple):
-    """Result of one poll.
+    """Result of one poll."""
 
-    Attributes:
-        data: Responses; None after an error.
-        error: Error in one line; empty without one.
-        time: Unix time of the poll, in seconds.
-    """
-
-    data: DaemonData | None
-    error: str
-    time: float
+    data: DaemonData | None  # responses; None after an error
+    error: str  # error in one line; empty without one
+    time: float  # Unix time of the poll, in seconds
 
 
 def fetch(daemon: PolledDaemon, view: View) -> DaemonData:

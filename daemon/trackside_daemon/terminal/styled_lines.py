@@ -158,19 +158,12 @@ def line_width(line: Line) -> int:
 
 
 class TableColumn(NamedTuple):
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        name: Its title, and its key in the cells of a row.
-        width: Its width; 0 for what the other columns leave.
-        right: Whether its cells are aligned to the right.
-        min_frame: Width of the narrowest frame that shows it.
-    """
-
-    name: str
-    width: int
-    right: bool = True
-    min_frame: int = 0
+    name: str  # its title, and its key in the cells of a row
+    width: int  # its width; 0 for what the other columns leave
+    right: bool = True  # whether its cells are aligned to the right
+    min_frame: int = 0  # width of the narrowest frame that shows it
 
 
 def render_table(

@@ -197,15 +197,10 @@ def _finite(value: object) -> float:
 
 
 class StepWindow(NamedTuple):
-    """Steps that the plots show.
+    """Steps that the plots show."""
 
-    Attributes:
-        steps: Number of steps; None for all.
-        end: Last step; None for the newest, which the window follows.
-    """
-
-    steps: float | None = None
-    end: float | None = None
+    steps: float | None = None  # number of steps; None for all
+    end: float | None = None  # last step; None for the newest, which the window follows
 
     def scaled(self, last: float, factor: float) -> StepWindow:
         """Return a larger or smaller window with the same end; all steps if it is larger than the run."""
@@ -229,31 +224,18 @@ class StepWindow(NamedTuple):
 
 @dataclass
 class View:
-    """State of the view.
+    """State of the view."""
 
-    Attributes:
-        selected: Id of the selected run; empty for the first.
-        filter: Text in the name, id or state of the runs to show.
-        enlarged: Whether the selected run's plots take the place of the list.
-        window: Window of the selected run's steps.
-        columns: Width of a plot.
-        machine: Whether histories and processes of the machine take the place of runs and plots.
-        order: Order of the processes, one of `processes.ORDERS`.
-        is_reversed: Whether that order is reversed.
-        pid: Pid of the selected process; 0 for the first.
-        width: Width of the frame.
-    """
-
-    selected: str = ""
-    filter: str = ""
-    enlarged: bool = False
-    window: StepWindow = field(default_factory=StepWindow)
-    columns: int = 40
-    machine: bool = False
-    order: str = TREE
-    is_reversed: bool = False
-    pid: int = 0
-    width: int = 80
+    selected: str = ""  # id of the selected run; empty for the first
+    filter: str = ""  # text in the name, id or state of the runs to show
+    enlarged: bool = False  # whether the selected run's plots take the place of the list
+    window: StepWindow = field(default_factory=StepWindow)  # window of the selected run's steps
+    columns: int = 40  # width of a plot
+    machine: bool = False  # whether histories and processes of the machine take the place of runs and plots
+    order: str = TREE  # order of the processes, one of `processes.ORDERS`
+    is_reversed: bool = False  # whether that order is reversed
+    pid: int = 0  # pid of the selected process; 0 for the first
+    width: int = 80  # width of the frame
 
     def matching_runs(self, overview: Mapping[str, Any]) -> list[Run]:
         """Return the runs that match the filter."""

@@ -30,25 +30,15 @@ log = logging.getLogger("trackside")
 
 
 class PageLimits(NamedTuple):
-    """The most that is on the page at once; `families.training.SERIES_REJECTED` counts the rest.
+    """The most that is on the page at once; `families.training.SERIES_REJECTED` counts the rest."""
 
-    Attributes:
-        runs: Live runs; as many ended runs stay.
-        ranks: Ranks of a run with series of their own; of more ranks there are statistics.
-        keys: Keys of one rank, without those that have their own family, and values of its layers.
-        series: Series of such keys and values, of all ranks.
-        label_bytes: Length of a label's value in UTF-8.
-        sessions: Sessions of all runs.
-        layers: Names of the layers that have series, with ``*`` and ``?``.
-    """
-
-    runs: int = 64
-    ranks: int = 64
-    keys: int = 1000
-    series: int = 10_000
-    label_bytes: int = 256
-    sessions: int = 2048
-    layers: tuple[str, ...] = ()
+    runs: int = 64  # live runs; as many ended runs stay
+    ranks: int = 64  # ranks of a run with series of their own; of more ranks there are statistics
+    keys: int = 1000  # keys of one rank, without those that have their own family, and values of its layers
+    series: int = 10_000  # series of such keys and values, of all ranks
+    label_bytes: int = 256  # length of a label's value in UTF-8
+    sessions: int = 2048  # sessions of all runs
+    layers: tuple[str, ...] = ()  # names of the layers that have series, with ``*`` and ``?``
 
 
 class OwnerRate:

@@ -8,17 +8,11 @@ from trackside.environment.clocks import read_clocks
 
 
 class Moment(NamedTuple):
-    """The arrival of a message, in seconds of the daemon's clocks.
+    """The arrival of a message, in seconds of the daemon's clocks."""
 
-    Attributes:
-        wall: Unix time.
-        monotonic: Time of the monotonic clock, which stands still while the machine sleeps.
-        asleep: For how long the machine has slept since its start.
-    """
-
-    wall: float
-    monotonic: float
-    asleep: float = 0.0
+    wall: float  # Unix time
+    monotonic: float  # time of the monotonic clock, which stands still while the machine sleeps
+    asleep: float = 0.0  # for how long the machine has slept since its start
 
     @classmethod
     def now(cls) -> Moment:

@@ -105,17 +105,11 @@ def _short(value: Any) -> str:
 
 
 class Seen(NamedTuple):
-    """All processes at one moment.
+    """All processes at one moment."""
 
-    Attributes:
-        at: Seconds of the clock that also counts while the machine sleeps, like the start of processes.
-        stats: By process.
-        moved: Bytes read from and written to storage so far, where the kernel shows them.
-    """
-
-    at: float
-    stats: Mapping[ProcessKey, Stat]
-    moved: Mapping[ProcessKey, int]
+    at: float  # seconds of the clock that also counts while the machine sleeps, like the start of processes
+    stats: Mapping[ProcessKey, Stat]  # by process
+    moved: Mapping[ProcessKey, int]  # bytes read from and written to storage so far, where the kernel shows them
 
 
 def read_processes(proc: str) -> Seen:

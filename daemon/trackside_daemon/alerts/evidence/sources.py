@@ -57,23 +57,14 @@ class Sources(NamedTuple):
 
 
 class AlertCase(NamedTuple):
-    """Alert whose evidence is gathered.
-
-    Attributes:
-        alert: The alert.
-        sources: Sources of evidence.
-        now: Monotonic time, in seconds.
-        wall: Unix time, in seconds.
-        until: Unix time of the alert; later samples are not evidence.
-        missing: One line for each part that could not be gathered, with the reason; parts append to it.
-    """
+    """Alert whose evidence is gathered."""
 
     alert: Alert
-    sources: Sources
-    now: float
-    wall: float
-    until: float
-    missing: list[str]
+    sources: Sources  # sources of evidence
+    now: float  # monotonic time, in seconds
+    wall: float  # Unix time, in seconds
+    until: float  # Unix time of the alert; later samples are not evidence
+    missing: list[str]  # one line for each part that could not be gathered, with the reason; parts append to it
 
     @property
     def run(self) -> str:

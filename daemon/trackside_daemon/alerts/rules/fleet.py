@@ -11,21 +11,13 @@ from trackside_daemon.model.troubles import PREFIX
 
 
 class FleetRule(NamedTuple):
-    """One alerting rule of Prometheus.
+    """One alerting rule of Prometheus."""
 
-    Attributes:
-        alert: Name of the alert, in the catalogue of troubles, which has its severity and texts.
-        expr: Its condition, in PromQL.
-        lasting: Its ``for``; empty for none.
-        fact: What is wrong, where and how much, as a template; the next steps follow it.
-        variant: Label that distinguishes rules for the same alert.
-    """
-
-    alert: str
-    expr: str
-    lasting: str
-    fact: str
-    variant: str = ""
+    alert: str  # name of the alert, in the catalogue of troubles, which has its severity and texts
+    expr: str  # its condition, in PromQL
+    lasting: str  # its ``for``; empty for none
+    fact: str  # what is wrong, where and how much, as a template; the next steps follow it
+    variant: str = ""  # label that distinguishes rules for the same alert
 
 
 CERTIFICATE_DAYS = 30  # how long before the certificate's end

@@ -132,19 +132,12 @@ def _enclosed(expr: str) -> tuple[str, str, str] | None:
 
 @dataclass(frozen=True)
 class RuleFileOptions:
-    """Facts about the Prometheus that reads the rules.
+    """Facts about the Prometheus that reads the rules."""
 
-    Attributes:
-        scrape: Scrape interval, in seconds.
-        job: Value of the label ``job`` of the daemons' targets.
-        runbooks: Page with a section for each alert; empty for no links.
-        targets: Labels of its targets.
-    """
-
-    scrape: float = 15.0
-    job: str = "trackside"
-    runbooks: str = "docs/alerts.md"
-    targets: Targets = TARGETS
+    scrape: float = 15.0  # scrape interval, in seconds
+    job: str = "trackside"  # value of the label ``job`` of the daemons' targets
+    runbooks: str = "docs/alerts.md"  # page with a section for each alert; empty for no links
+    targets: Targets = TARGETS  # labels of its targets
 
 
 def groups(section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions) -> list[Group]:

@@ -69,24 +69,15 @@ MAX_QUEUED_ALERTS = 1000  # most queued alerts; with more, the oldest of the lea
 
 @dataclass(slots=True)
 class _Entry:
-    """One alert.
-
-    Attributes:
-        sent: Latest notification; None for none.
-        queued: A notification is to be sent.
-        since: Time from which it is queued.
-        ended: Time at which its end was registered; None while it fires.
-        in_flight: It is in a message that is being sent.
-        failed: A message with it was not sent.
-    """
+    """One alert."""
 
     alert: Alert
-    sent: Notified | None = None
-    queued: bool = False
-    since: float = 0.0
-    ended: float | None = None
-    in_flight: bool = False
-    failed: bool = False
+    sent: Notified | None = None  # latest notification; None for none
+    queued: bool = False  # a notification is to be sent
+    since: float = 0.0  # time from which it is queued
+    ended: float | None = None  # time at which its end was registered; None while it fires
+    in_flight: bool = False  # it is in a message that is being sent
+    failed: bool = False  # a message with it was not sent
 
     @property
     def news(self) -> Alert:

@@ -18,33 +18,20 @@ SinkError = SettingError
 
 
 class SinkMessage(NamedTuple):
-    """Content of one notification.
+    """Content of one notification."""
 
-    Attributes:
-        group: Id of the run that the alerts belong to; empty for the machine.
-        alerts: New alerts: those that fire, the most severe first, then those that have ended.
-        others: Alerts of the group that were sent before and still fire, without infos.
-        lines: One text for each of *alerts*, if the outbox writes them.
-    """
-
-    group: str
-    alerts: tuple[Alert, ...]
-    others: tuple[Alert, ...] = ()
-    lines: tuple[str, ...] = ()
+    group: str  # id of the run that the alerts belong to; empty for the machine
+    alerts: tuple[Alert, ...]  # new alerts: those that fire, the most severe first, then those that have ended
+    others: tuple[Alert, ...] = ()  # alerts of the group that were sent before and still fire, without infos
+    lines: tuple[str, ...] = ()  # one text for each of *alerts*, if the outbox writes them
 
 
 class DaemonInfo(NamedTuple):
-    """Facts about this daemon for messages.
+    """Facts about this daemon for messages."""
 
-    Attributes:
-        instance: Name of the machine.
-        url: Address of the dashboard, without its token.
-        runbook: Page of runbooks, with a section for each alert; empty for none.
-    """
-
-    instance: str
-    url: str = ""
-    runbook: str = ""
+    instance: str  # name of the machine
+    url: str = ""  # address of the dashboard, without its token
+    runbook: str = ""  # page of runbooks, with a section for each alert; empty for none
 
 
 class AlertOutbox(Protocol):
@@ -100,15 +87,10 @@ class AlertOutbox(Protocol):
 
 
 class Sink(Protocol):
-    """Sender of messages to one receiver.
+    """Sender of messages to one receiver."""
 
-    Attributes:
-        name: Name on /metrics and in the history.
-        filter: Alerts that it sends.
-    """
-
-    name: str
-    filter: SinkFilter
+    name: str  # name on /metrics and in the history
+    filter: SinkFilter  # alerts that it sends
 
     def outbox(self) -> AlertOutbox:
         """Return a new, empty outbox that suits this sink."""

@@ -9,40 +9,22 @@ LONGEST_SECONDS = 60.0  # longest back-off; each is shortened by up to a half at
 
 
 class Start(msgspec.Struct):
-    """First message to a worker.
+    """First message to a worker."""
 
-    Attributes:
-        name: Name of the mirror.
-        history: The history's file.
-        positions: The file of its positions.
-        settings: Its section of the configuration.
-    """
-
-    name: str
-    history: str
-    positions: str
-    settings: dict[str, Any]
+    name: str  # name of the mirror
+    history: str  # the history's file
+    positions: str  # the file of its positions
+    settings: dict[str, Any]  # its section of the configuration
 
 
 class MirrorStatus(msgspec.Struct):
-    """The counters of a mirror.
+    """The counters of a mirror."""
 
-    Attributes:
-        sent: Samples that the target has accepted.
-        lost: Samples that the history has deleted before.
-        rejected: Samples and media that the target will never accept, or not in this process's time.
-        failures: Requests that failed, and are retried.
-        oldest: Unix time of the oldest sample that waits; None for none.
-        success: Unix time of the last request that was accepted; None for none.
-        error: Error of the last request, in one line; empty if it was accepted.
-        left_out: What was rejected last, and why, in one line.
-    """
-
-    sent: int = 0
-    lost: int = 0
-    rejected: int = 0
-    failures: int = 0
-    oldest: float | None = None
-    success: float | None = None
-    error: str = ""
-    left_out: str = ""
+    sent: int = 0  # samples that the target has accepted
+    lost: int = 0  # samples that the history has deleted before
+    rejected: int = 0  # samples and media that the target will never accept, or not in this process's time
+    failures: int = 0  # requests that failed, and are retried
+    oldest: float | None = None  # Unix time of the oldest sample that waits; None for none
+    success: float | None = None  # Unix time of the last request that was accepted; None for none
+    error: str = ""  # error of the last request, in one line; empty if it was accepted
+    left_out: str = ""  # what was rejected last, and why, in one line

@@ -23,29 +23,17 @@ State = dict[str, Any]
 
 
 class MirroredRun(NamedTuple):
-    """A run, as it is now.
+    """A run, as it is now."""
 
-    Attributes:
-        id: Its id; empty for the machine.
-        name: Its name.
-        state: Its state.
-        tags: Its tags.
-        started: Unix time of its start.
-        ended: Unix time of its end; None while it lives.
-        end: Its end and its number of pushes, as text; empty while it lives. It changes if pushes arrive late.
-        config: Configuration of its last attempt.
-        about: Further facts about the last attempt.
-    """
-
-    id: str
+    id: str  # its id; empty for the machine
     name: str
     state: str
     tags: tuple[str, ...]
-    started: float
-    ended: float | None
-    end: str
-    config: dict[str, Any]
-    about: dict[str, Any]
+    started: float  # Unix time of its start
+    ended: float | None  # Unix time of its end; None while it lives
+    end: str  # its end and its number of pushes, as text; empty while it lives. It changes if pushes arrive late
+    config: dict[str, Any]  # configuration of its last attempt
+    about: dict[str, Any]  # further facts about the last attempt
 
 
 class Medium(NamedTuple):
@@ -57,27 +45,16 @@ class Medium(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Values of one rank, step and time.
-
-    Attributes:
-        attempt: The attempt.
-        rank: The rank.
-        lowest: Whether it is the lowest rank of the attempt.
-        step: The step.
-        time: Unix microseconds.
-        values: The values by key.
-        histograms: Distributions by name, for a target with ``histograms``.
-        media: Images, texts, tables and histograms, for a target without ``machine``.
-    """
+    """Values of one rank, step and time."""
 
     attempt: int
     rank: int
-    lowest: bool
+    lowest: bool  # whether it is the lowest rank of the attempt
     step: int
-    time: int
-    values: dict[str, float]
-    histograms: Mapping[str, Buckets] = {}
-    media: Sequence[Medium] = ()
+    time: int  # Unix microseconds
+    values: dict[str, float]  # the values by key
+    histograms: Mapping[str, Buckets] = {}  # distributions by name, for a target with ``histograms``
+    media: Sequence[Medium] = ()  # images, texts, tables and histograms, for a target without ``machine``
 
     def name(self, key: str) -> str:
         """Return a key that also names the rank, if it is not the lowest."""
@@ -133,15 +110,10 @@ class Target(Protocol):
 
 @runtime_checkable
 class RunTarget(Protocol):
-    """One place that whole runs are written to, once they have ended.
+    """One place that whole runs are written to, once they have ended."""
 
-    Attributes:
-        machine: False.
-        lost: The samples of these runs that the history has deleted before, so far.
-    """
-
-    machine: bool
-    lost: int
+    machine: bool  # False
+    lost: int  # the samples of these runs that the history has deleted before, so far
 
     def write(self, connection: sqlite3.Connection, run: MirroredRun) -> int | None:
         """Write a run, and return its number of samples; None if the target had it as it is.

@@ -131,37 +131,22 @@ LAYER_ROWS = 32  # rows of distributions that are read at once
 
 
 class RankStream(NamedTuple):
-    """The samples of one rank of an attempt, or of the machine.
+    """The samples of one rank of an attempt, or of the machine."""
 
-    Attributes:
-        id: Its row.
-        place: The rank.
-        lowest: Whether it is the lowest rank of its attempt.
-        pushes: Number of its pushes so far.
-    """
-
-    id: int
-    place: RankKey
-    lowest: bool
-    pushes: int
+    id: int  # its row
+    place: RankKey  # the rank
+    lowest: bool  # whether it is the lowest rank of its attempt
+    pushes: int  # number of its pushes so far
 
 
 class UnsentRows(NamedTuple):
-    """Consecutive rows of a stream that the target does not have.
+    """Consecutive rows of a stream that the target does not have."""
 
-    Attributes:
-        rows: The rows, oldest first.
-        sent: Positions after them, by key.
-        lost: Samples that the history has deleted before they were sent.
-        oldest: Unix time of the first row; None without rows.
-        complete: There are no more for now.
-    """
-
-    rows: list[Row]
-    sent: dict[str, int]
-    lost: int
-    oldest: float | None
-    complete: bool
+    rows: list[Row]  # the rows, oldest first
+    sent: dict[str, int]  # positions after them, by key
+    lost: int  # samples that the history has deleted before they were sent
+    oldest: float | None  # Unix time of the first row; None without rows
+    complete: bool  # there are no more for now
 
 
 def mirrored_runs(

@@ -43,17 +43,11 @@ _LATEST = 253_402_300_799.0  # the last second of the year 9999, which is the la
 
 
 class Origin(NamedTuple):
-    """The origin of a run in a history.
+    """The origin of a run in a history."""
 
-    Attributes:
-        sessions: Digests of the sessions that pushed to it; empty for an imported run.
-        hosts: The hosts of its attempts.
-        starts: Unix times of the starts of its attempts.
-    """
-
-    sessions: frozenset[bytes]
-    hosts: frozenset[str | None]
-    starts: tuple[float, ...]
+    sessions: frozenset[bytes]  # digests of the sessions that pushed to it; empty for an imported run
+    hosts: frozenset[str | None]  # the hosts of its attempts
+    starts: tuple[float, ...]  # Unix times of the starts of its attempts
 
     def encoded_sessions(self) -> bytes:
         """Return the sessions as an entry of a footer."""

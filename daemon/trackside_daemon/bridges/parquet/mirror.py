@@ -30,19 +30,12 @@ SAMPLE_OPTIONS = {
 
 
 class RunFiles(NamedTuple):
-    """The files that a store has of a run, from one history.
+    """The files that a store has of a run, from one history."""
 
-    Attributes:
-        place: Their place; see `layout`.
-        footer: The entries of their footers.
-        samples: The number of samples; -1 if their file is missing or cannot be read.
-        whole: All files are there and have the rows that they should have.
-    """
-
-    place: str
-    footer: Mapping[bytes, bytes]
-    samples: int
-    whole: bool
+    place: str  # their place; see `layout`
+    footer: Mapping[bytes, bytes]  # the entries of their footers
+    samples: int  # the number of samples; -1 if their file is missing or cannot be read
+    whole: bool  # all files are there and have the rows that they should have
 
 
 class ParquetFiles:

@@ -217,19 +217,12 @@ class FileStore:
 
 
 class Unfinished(NamedTuple):
-    """A file that no reader finds until it is published.
-
-    Attributes:
-        store: Its store.
-        own: Its name while it is written.
-        name: Its final name.
-        lock: A descriptor of it, which has the lock; -1 in an object store.
-    """
+    """A file that no reader finds until it is published."""
 
     store: FileStore
-    own: str
-    name: str
-    lock: int
+    own: str  # its name while it is written
+    name: str  # its final name
+    lock: int  # a descriptor of it, which has the lock; -1 in an object store
 
     @property
     def path(self) -> str:

@@ -144,17 +144,11 @@ def _fits(lane: int) -> bool:
 
 
 class EventChunk(NamedTuple):
-    """Consecutive events.
-
-    Attributes:
-        scalars: Their scalars.
-        others: Their other values, with step and time.
-        restart: A writer started anew after these events, at this step; None if it did not.
-    """
+    """Consecutive events."""
 
     scalars: list[Scalar]
-    others: list[tuple[NonScalar, int, float]]
-    restart: int | None = None
+    others: list[tuple[NonScalar, int, float]]  # their other values, with step and time
+    restart: int | None = None  # a writer started anew after these events, at this step; None if it did not
 
     def add(self, values: Iterable[Number | NonScalar], step: int, time: float) -> None:
         """Add the values of an event."""

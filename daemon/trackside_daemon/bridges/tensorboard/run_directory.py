@@ -17,14 +17,9 @@ MAX_FILES = 1000  # event files of a run that are open
 
 
 class EventFolder(NamedTuple):
-    """A directory with event files.
+    """A directory with event files."""
 
-    Attributes:
-        prefix: Beginning of its keys.
-        path: Its path.
-    """
-
-    prefix: str
+    prefix: str  # beginning of its keys
     path: Path
 
 

@@ -20,31 +20,19 @@ TEXT_BYTES = 64 * 1024  # longest text that is kept
 
 
 class NonScalar(NamedTuple):
-    """A value that is no scalar.
+    """A value that is no scalar."""
 
-    Attributes:
-        kind: ``text``, ``hparams``, or what is not imported: ``images``, ``histograms``, …
-        tag: Its tag.
-        content: The text, or the hyperparameters.
-    """
-
-    kind: str
+    kind: str  # ``text``, ``hparams``, or what is not imported: ``images``, ``histograms``, …
     tag: str
-    content: Any = None
+    content: Any = None  # the text, or the hyperparameters
 
 
 class Number(NamedTuple):
-    """A scalar.
-
-    Attributes:
-        tag: Its tag.
-        value: Its value.
-        place: Index of the value as a float of 32 bits; None if it is encoded otherwise.
-    """
+    """A scalar."""
 
     tag: str
     value: float
-    place: int | None
+    place: int | None  # index of the value as a float of 32 bits; None if it is encoded otherwise
 
 
 def decode(data: bytes, begin: int, end: int, plugins: dict[str, str]) -> Number | NonScalar:

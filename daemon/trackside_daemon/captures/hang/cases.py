@@ -32,17 +32,11 @@ class CommunicationCall(NamedTuple):
 
 
 class RankCalls(NamedTuple):
-    """The newest calls of a rank in a process group, by sequence number.
+    """The newest calls of a rank in a process group, by sequence number."""
 
-    Attributes:
-        title: Name for people.
-        ranks: Its global ranks; empty if unknown.
-        p2p: The calls are sends and receives.
-    """
-
-    title: str
-    ranks: frozenset[int]
-    p2p: bool
+    title: str  # name for people
+    ranks: frozenset[int]  # its global ranks; empty if unknown
+    p2p: bool  # the calls are sends and receives
     calls: Mapping[int, CommunicationCall]
 
     @property

@@ -24,17 +24,11 @@ MAX_PROCESSES = 4096  # maximum number of processes
 
 
 class PollingProcess(NamedTuple):
-    """A process that asks for configurations.
+    """A process that asks for configurations."""
 
-    Attributes:
-        at: When it asked last, in seconds of the monotonic clock.
-        interval: Seconds between its last two requests; `POLL_SECONDS` after the first.
-        accepts: It accepted a configuration then; False while a profiler was active in it.
-    """
-
-    at: float
-    interval: float
-    accepts: bool
+    at: float  # when it asked last, in seconds of the monotonic clock
+    interval: float  # seconds between its last two requests; `POLL_SECONDS` after the first
+    accepts: bool  # it accepted a configuration then; False while a profiler was active in it
 
     @property
     def silent(self) -> bool:

@@ -20,15 +20,10 @@ class DatagramError(ValueError):
 
 
 class ConfigurationRequest(NamedTuple):
-    """A process that asks for a configuration.
+    """A process that asks for a configuration."""
 
-    Attributes:
-        pid: Its process id, as it sees it.
-        accepts: It accepts one now; False while a profiler is active in it.
-    """
-
-    pid: int
-    accepts: bool
+    pid: int  # its process id, as it sees it
+    accepts: bool  # it accepts one now; False while a profiler is active in it
 
 
 class RecordingWindow(NamedTuple):

@@ -36,21 +36,13 @@ log = logging.getLogger("trackside")
 
 
 class RecordingLimits(NamedTuple):
-    """The time, size and room of a recording.
+    """The time, size and room of a recording."""
 
-    Attributes:
-        write_seconds: Time limit for the file, after the end of the recording.
-        end_seconds: Time limit for the file of a process that has ended.
-        ask_seconds: How late a process may ask for its configuration.
-        trace_bytes: Maximum size of a trace.
-        free_bytes: With less room on the disk, no trace will be complete.
-    """
-
-    write_seconds: float = 30.0
-    end_seconds: float = 2.0
-    ask_seconds: float = DELAY_SECONDS
-    trace_bytes: int = 1 << 30
-    free_bytes: int = 64 * 1024
+    write_seconds: float = 30.0  # time limit for the file, after the end of the recording
+    end_seconds: float = 2.0  # time limit for the file of a process that has ended
+    ask_seconds: float = DELAY_SECONDS  # how late a process may ask for its configuration
+    trace_bytes: int = 1 << 30  # maximum size of a trace
+    free_bytes: int = 64 * 1024  # with less room on the disk, no trace will be complete
 
 
 LIMITS = RecordingLimits()

@@ -8,21 +8,13 @@ MODULE = "trackside_daemon.captures.summary"
 
 
 class SummaryRequest(msgspec.Struct):
-    """A trace to summarise.
+    """A trace to summarise."""
 
-    Attributes:
-        path: The file that the profiler wrote.
-        output: Where to write the trace with its marks.
-        distributed: ``rank`` and ``world_size``.
-        steps: Number of steps; None for all.
-        near: Begin of the first step of another rank, as Unix time in microseconds; None to choose.
-    """
-
-    path: str
-    output: str
-    distributed: dict[str, Any]
-    steps: int | None
-    near: float | None
+    path: str  # the file that the profiler wrote
+    output: str  # where to write the trace with its marks
+    distributed: dict[str, Any]  # ``rank`` and ``world_size``
+    steps: int | None  # number of steps; None for all
+    near: float | None  # begin of the first step of another rank, as Unix time in microseconds; None to choose
 
 
 class TraceSummary(msgspec.Struct):

@@ -15,19 +15,12 @@ from trackside_daemon.model.capture_limits import MAX_STEPS
 
 
 class Steps(NamedTuple):
-    """Whole steps.
+    """Whole steps."""
 
-    Attributes:
-        edges: Begin of each step and end of the last, in the trace's microseconds.
-        pid: The process that marks them.
-        tid: The thread that marks them, which trains.
-        whole: False if the trace has no marks, and counts as one step.
-    """
-
-    edges: list[float]
-    pid: int | str
-    tid: int | str
-    whole: bool = True
+    edges: list[float]  # begin of each step and end of the last, in the trace's microseconds
+    pid: int | str  # the process that marks them
+    tid: int | str  # the thread that marks them, which trains
+    whole: bool = True  # False if the trace has no marks, and counts as one step
 
 
 def cut(trace: Trace, count: int | None, near: float | None = None) -> Steps:

@@ -159,19 +159,12 @@ _DCP_NAME = re.compile(rb"__\d+_\d+\.distcp")
 
 
 class CheckpointFile(NamedTuple):
-    """A file of a checkpoint.
+    """A file of a checkpoint."""
 
-    Attributes:
-        name: Its path below the checkpoint's; of a single file, its name.
-        bytes: Its size.
-        modified: Its modification time, in Unix nanoseconds.
-        inode: Its inode number.
-    """
-
-    name: str
-    bytes: int
-    modified: int
-    inode: int
+    name: str  # its path below the checkpoint's; of a single file, its name
+    bytes: int  # its size
+    modified: int  # its modification time, in Unix nanoseconds
+    inode: int  # its inode number
 
 
 def base_of(path: Path) -> Path:

@@ -11,47 +11,27 @@ CHANGING = "it changed while it was read"  # an `Audited.unread` that is no resu
 
 
 class AuditRequest(msgspec.Struct, tag="audit"):
-    """A checkpoint to audit.
-
-    Attributes:
-        path: Its path.
-        bytes: The sum of the sizes of its files, as of the last scan.
-        rate: Bytes to read per second at most; 0 for no limit.
-        uid: The user whose files are read; None for all.
-        values: Search safetensors for NaN and infinities.
-        rewritten: The training has written it since the last audit, so that its content may differ.
-        before: Its files as of the last audit.
-        previous: Sizes of the files of the checkpoint before it, by name.
-    """
+    """A checkpoint to audit."""
 
     path: str
-    bytes: int = 0
-    rate: float = 0.0
-    uid: int | None = None
-    values: bool = False
-    rewritten: bool = False
-    before: tuple[CheckedFile, ...] = ()
-    previous: dict[str, int] = {}
+    bytes: int = 0  # the sum of the sizes of its files, as of the last scan
+    rate: float = 0.0  # bytes to read per second at most; 0 for no limit
+    uid: int | None = None  # the user whose files are read; None for all
+    values: bool = False  # search safetensors for NaN and infinities
+    rewritten: bool = False  # the training has written it since the last audit, so that its content may differ
+    before: tuple[CheckedFile, ...] = ()  # its files as of the last audit
+    previous: dict[str, int] = {}  # sizes of the files of the checkpoint before it, by name
 
 
 class Audited(msgspec.Struct):
-    """The result of an audit.
-
-    Attributes:
-        format: The format.
-        problem: Why the checkpoint is damaged, in one line; empty if it is intact.
-        file: The damaged file.
-        unread: Why it could not be read, in one line; empty if it was.
-        gone: It does not exist.
-        files: Its files with their checksums.
-    """
+    """The result of an audit."""
 
     format: str = ""
-    problem: str = ""
-    file: str = ""
-    unread: str = ""
-    gone: bool = False
-    files: tuple[CheckedFile, ...] = ()
+    problem: str = ""  # why the checkpoint is damaged, in one line; empty if it is intact
+    file: str = ""  # the damaged file
+    unread: str = ""  # why it could not be read, in one line; empty if it was
+    gone: bool = False  # it does not exist
+    files: tuple[CheckedFile, ...] = ()  # its files with their checksums
 
 
 class Entry(NamedTuple):
@@ -65,38 +45,24 @@ class Entry(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of a checkpoint, summed up.
+    """The files of a checkpoint, summed up."""
 
-    Attributes:
-        fingerprint: A number that changes with names, sizes, times and inodes.
-        bytes: The sum of the sizes.
-        modified: The newest modification time, in Unix nanoseconds.
-        format: The format by the files' names; empty if it is no checkpoint.
-        declared: The file that its writer writes last is there.
-    """
-
-    fingerprint: int
-    bytes: int
-    modified: int
-    format: str
-    declared: bool
+    fingerprint: int  # a number that changes with names, sizes, times and inodes
+    bytes: int  # the sum of the sizes
+    modified: int  # the newest modification time, in Unix nanoseconds
+    format: str  # the format by the files' names; empty if it is no checkpoint
+    declared: bool  # the file that its writer writes last is there
 
 
 REFUSED = Listing(0, 0, 0, "", declared=False)
 
 
 class ScanRequest(msgspec.Struct, tag="scan"):
-    """Directories to list, and checkpoints whose files to sum up.
+    """Directories to list, and checkpoints whose files to sum up."""
 
-    Attributes:
-        places: The directories.
-        paths: The checkpoints.
-        uid: The user whose files are listed; None for all.
-    """
-
-    places: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
-    uid: int | None = None
+    places: tuple[str, ...] = ()  # the directories
+    paths: tuple[str, ...] = ()  # the checkpoints
+    uid: int | None = None  # the user whose files are listed; None for all
 
 
 class Scanned(msgspec.Struct):

@@ -18,25 +18,15 @@ _VERSION = "import sys; print(*sys.version_info[:2])"
 
 
 class AttachedProcess(NamedTuple):
-    """A process of this user.
+    """A process of this user."""
 
-    Attributes:
-        pid: Its id.
-        start: Its start, in clock ticks since boot.
-        command: The program and its arguments.
-        directory: Its working directory.
-        environ: Its environment when it started.
-        program: The path of its program.
-        version: Major and minor version of its Python; empty if it is no Python.
-    """
-
-    pid: int
-    start: int
-    command: tuple[str, ...]
-    directory: str
-    environ: Mapping[str, str]
-    program: str
-    version: tuple[int, ...]
+    pid: int  # its id
+    start: int  # its start, in clock ticks since boot
+    command: tuple[str, ...]  # the program and its arguments
+    directory: str  # its working directory
+    environ: Mapping[str, str]  # its environment when it started
+    program: str  # the path of its program
+    version: tuple[int, ...]  # major and minor version of its Python; empty if it is no Python
 
     @property
     def script(self) -> str:

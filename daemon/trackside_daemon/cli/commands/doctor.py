@@ -259,17 +259,11 @@ def _own_history() -> Path:
 
 
 class _Room(NamedTuple):
-    """The space of a directory.
+    """The space of a directory."""
 
-    Attributes:
-        place: The directory, or its nearest parent that exists.
-        free: Free bytes.
-        closed: Why this user may not write there; empty if it may.
-    """
-
-    place: Path
-    free: int
-    closed: str
+    place: Path  # the directory, or its nearest parent that exists
+    free: int  # free bytes
+    closed: str  # why this user may not write there; empty if it may
 
 
 def _room(directory: Path) -> _Room:

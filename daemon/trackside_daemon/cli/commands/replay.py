@@ -116,19 +116,12 @@ def replay(
 
 
 class Pushed(NamedTuple):
-    """Recorded pushes.
+    """Recorded pushes."""
 
-    Attributes:
-        rows: The pushes, oldest first.
-        run: Name of the run; empty for a file.
-        lost: Minimum number of seconds that a slow step loses.
-        roles: Roles of keys that the run states.
-    """
-
-    rows: Iterator[PushedRow]
-    run: str = ""
-    lost: float = 0.0
-    roles: Mapping[str, str] = {}
+    rows: Iterator[PushedRow]  # the pushes, oldest first
+    run: str = ""  # name of the run; empty for a file
+    lost: float = 0.0  # minimum number of seconds that a slow step loses
+    roles: Mapping[str, str] = {}  # roles of keys that the run states
 
 
 class _Counted:

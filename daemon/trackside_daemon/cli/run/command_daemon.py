@@ -41,21 +41,13 @@ class NoDaemonError(Exception):
 
 
 class CommandDaemon(NamedTuple):
-    """A daemon that accepts the pushes of a command.
+    """A daemon that accepts the pushes of a command."""
 
-    Attributes:
-        endpoint: Endpoint for pushes.
-        source: API of the daemon; None if this user may not query it.
-        line: Message about the daemon for the user.
-        child: Its process, if this command started it.
-        history: Directory of its history, if this command started it.
-    """
-
-    endpoint: str
-    source: ApiSource | None
-    line: str
-    child: ChildProcess | None = None
-    history: Path | None = None
+    endpoint: str  # endpoint for pushes
+    source: ApiSource | None  # API of the daemon; None if this user may not query it
+    line: str  # message about the daemon for the user
+    child: ChildProcess | None = None  # its process, if this command started it
+    history: Path | None = None  # directory of its history, if this command started it
 
     @property
     def died(self) -> int | None:

@@ -46,15 +46,10 @@ def restarts(most: str, kinds: str, spent: int = 0) -> Restarts | None:
 
 
 class StopOn(NamedTuple):
-    """An alert that ends the command.
+    """An alert that ends the command."""
 
-    Attributes:
-        alert: Its name; * matches any text.
-        seconds: How long it has to fire.
-    """
-
-    alert: str
-    seconds: float
+    alert: str  # its name; * matches any text
+    seconds: float  # how long it has to fire
 
 
 def stop_alerts(text: str) -> list[StopOn]:
@@ -76,15 +71,10 @@ def stop_alerts(text: str) -> list[StopOn]:
 
 
 class CommandStart(NamedTuple):
-    """A start of the command.
+    """A start of the command."""
 
-    Attributes:
-        command: The program and its arguments.
-        environ: Variables that are added to this process's environment.
-    """
-
-    command: Sequence[str]
-    environ: Mapping[str, str]
+    command: Sequence[str]  # the program and its arguments
+    environ: Mapping[str, str]  # variables that are added to this process's environment
 
     def again(self, arguments: Sequence[str], checkpoint: str) -> CommandStart:
         """Return this start with arguments for restarts, to go on from a checkpoint; empty for none.
@@ -99,21 +89,13 @@ class CommandStart(NamedTuple):
 
 
 class CommandEnd(NamedTuple):
-    """An end of a start of the command.
+    """An end of a start of the command."""
 
-    Attributes:
-        kind: What happened; a hang and a NaN were ended by `trackside run`.
-        status: The exit status, as in shells.
-        cause: What its run died of, or the verdict on it; empty if unknown.
-        step: The last step of its run; None before the first.
-        at: When, in monotonic seconds.
-    """
-
-    kind: str
-    status: int
-    cause: str = ""
-    step: int | None = None
-    at: float = 0.0
+    kind: str  # what happened; a hang and a NaN were ended by `trackside run`
+    status: int  # the exit status, as in shells
+    cause: str = ""  # what its run died of, or the verdict on it; empty if unknown
+    step: int | None = None  # the last step of its run; None before the first
+    at: float = 0.0  # when, in monotonic seconds
 
     @property
     def text(self) -> str:
@@ -123,15 +105,10 @@ class CommandEnd(NamedTuple):
 
 
 class RestartDecision(NamedTuple):
-    """The consequence of an end.
+    """The consequence of an end."""
 
-    Attributes:
-        pause: Seconds until the next start; None for no restart.
-        reason: Why there is none, in words; empty if that needs no word.
-    """
-
-    pause: float | None = None
-    reason: str = ""
+    pause: float | None = None  # seconds until the next start; None for no restart
+    reason: str = ""  # why there is none, in words; empty if that needs no word
 
 
 class Restarts:

@@ -43,23 +43,14 @@ WORTH_SECONDS = 1.0  # a cause that cost less is not worth a line
 
 
 class RunFacts(NamedTuple):
-    """Facts about the run of a command that has ended.
+    """Facts about the run of a command that has ended."""
 
-    Attributes:
-        run: Its id; empty if there is none that did not finish. Of several, the newest.
-        name: Its name.
-        runs: Number of the command's runs.
-        cause: What it died of; empty if unknown.
-        step: Its last step; None before the first.
-        checkpoints: Of the run, the newest first; see `questions.Checkpoints`.
-    """
-
-    run: str = ""
+    run: str = ""  # its id; empty if there is none that did not finish. Of several, the newest
     name: str = ""
-    runs: int = 0
-    cause: str = ""
-    step: int | None = None
-    checkpoints: Sequence[Mapping[str, Any]] = ()
+    runs: int = 0  # number of the command's runs
+    cause: str = ""  # what it died of; empty if unknown
+    step: int | None = None  # its last step; None before the first
+    checkpoints: Sequence[Mapping[str, Any]] = ()  # of the run, the newest first; see `questions.Checkpoints`
 
     def checkpoint(self, before: int | None) -> tuple[str, list[str]]:
         """Return the path of the newest intact checkpoint, of an earlier step than *before*, and why newer ones are none."""
@@ -265,15 +256,10 @@ def lines(
 
 
 class Speeds(NamedTuple):
-    """Average speeds of the last attempt; None if they are unknown.
+    """Average speeds of the last attempt; None if they are unknown."""
 
-    Attributes:
-        step: Seconds per step of its lowest rank, without evaluation and checkpoints.
-        tokens: Tokens of all ranks per second.
-    """
-
-    step: float | None = None
-    tokens: float | None = None
+    step: float | None = None  # seconds per step of its lowest rank, without evaluation and checkpoints
+    tokens: float | None = None  # tokens of all ranks per second
 
 
 def speeds(run: Mapping[str, Any]) -> Speeds:

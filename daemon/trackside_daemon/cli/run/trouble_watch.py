@@ -27,21 +27,13 @@ NAN_SECONDS = 30.0  # for which a value has to be NaN
 
 
 class CommandTrouble(NamedTuple):
-    """Why a command has to end.
+    """Why a command has to end."""
 
-    Attributes:
-        kind: What happened; ``stop`` for an alert of ``--stop-on``.
-        run: Id of the run.
-        text: What happened, in words.
-        line: The same for people, with more.
-        step: The first step that is in doubt; None if only the time is.
-    """
-
-    kind: str
-    run: str
-    text: str
-    line: str
-    step: int | None = None
+    kind: str  # what happened; ``stop`` for an alert of ``--stop-on``
+    run: str  # id of the run
+    text: str  # what happened, in words
+    line: str  # the same for people, with more
+    step: int | None = None  # the first step that is in doubt; None if only the time is
 
 
 class TroubleWatch:

@@ -19,19 +19,12 @@ _OTHER_NAME = frozenset({62, 64})  # openSSL's X509_V_ERR_HOSTNAME_MISMATCH and 
 
 
 class Credentials(NamedTuple):
-    """The credentials for a daemon.
+    """The credentials for a daemon."""
 
-    Attributes:
-        file: Path of the file; empty for none.
-        user: Empty for none.
-        authorization: Value of the header, with the password; empty for none.
-        tls: The context of the file's ``tls_config``; None if it has none.
-    """
-
-    file: str = ""
-    user: str = ""
-    authorization: str = ""
-    tls: ssl.SSLContext | None = None
+    file: str = ""  # path of the file; empty for none
+    user: str = ""  # empty for none
+    authorization: str = ""  # value of the header, with the password; empty for none
+    tls: ssl.SSLContext | None = None  # the context of the file's ``tls_config``; None if it has none
 
     @property
     def tls_context(self) -> ssl.SSLContext:

@@ -73,17 +73,11 @@ def find_daemon(url: str) -> ApiSource:
 
 
 class LocalDaemon(NamedTuple):
-    """A daemon of this machine that answers.
+    """A daemon of this machine that answers."""
 
-    Attributes:
-        source: Its API.
-        status: Its answer to a status request.
-        file: The file with its address, which is the same after a restart.
-    """
-
-    source: ApiSource
-    status: dict[str, Any]
-    file: Path
+    source: ApiSource  # its API
+    status: dict[str, Any]  # its answer to a status request
+    file: Path  # the file with its address, which is the same after a restart
 
 
 def find_local_daemon(file: Path | None = None) -> LocalDaemon:
@@ -169,23 +163,14 @@ def _warn(message: str) -> None:
 
 
 class DaemonAddress(NamedTuple):
-    """The address and the token that a daemon has written next to its push socket.
+    """The address and the token that a daemon has written next to its push socket."""
 
-    Attributes:
-        file: The file with the address.
-        owner: User id of its owner; -1 if others can change it.
-        address: ``http://HOST:PORT`` or ``https://HOST:PORT``.
-        token: Token of the API.
-        problem: Why commands do not use the files; empty if they do.
-        remedy: How to fix the problem; empty if a restart of the daemon fixes it.
-    """
-
-    file: Path
-    owner: int
-    address: str = ""
-    token: str = ""
-    problem: str = ""
-    remedy: str = ""
+    file: Path  # the file with the address
+    owner: int  # user id of its owner; -1 if others can change it
+    address: str = ""  # ``http://HOST:PORT`` or ``https://HOST:PORT``
+    token: str = ""  # token of the API
+    problem: str = ""  # why commands do not use the files; empty if they do
+    remedy: str = ""  # how to fix the problem; empty if a restart of the daemon fixes it
 
 
 class _UntrustedError(Exception):

@@ -43,13 +43,9 @@ class LockedError(SourceError):
 
 
 class Source(Protocol):
-    """A history that commands can query and change.
+    """A history that commands can query and change."""
 
-    Attributes:
-        live: Whether a daemon answers, so that live runs are up to date.
-    """
-
-    live: bool
+    live: bool  # whether a daemon answers, so that live runs are up to date
 
     def ask(self, question: Question) -> dict[str, Any]:
         """Return the answer to a question, the same from a daemon as from the file but for what only a daemon knows.

@@ -83,35 +83,20 @@ def _parse(text: bytes) -> tuple[int, int]:
 
 
 class TrainingProcess(NamedTuple):
-    """One process of a training, in the form of ``/api/v1/processes``.
+    """One process of a training, in the form of ``/api/v1/processes``."""
 
-    Attributes:
-        pid: The process id.
-        parent: The pid of its parent.
-        role: Its role in the training.
-        comm: Name of its main thread.
-        state: State of its main thread, a letter as in /proc/PID/stat.
-        run: The run's name.
-        run_id: The run's id, unique over all machines.
-        rank: The rank that it is, or that started it.
-        resident_bytes: Memory in RAM.
-        cpu_seconds: CPU time of all its threads, without its children.
-        threads: Number of threads.
-        started: Start time in Unix seconds; None when the boot time is unknown.
-    """
-
-    pid: int
-    parent: int
-    role: Role
-    comm: str
-    state: str
-    run: str
-    run_id: str
-    rank: int
-    resident_bytes: int
-    cpu_seconds: float
-    threads: int
-    started: float | None
+    pid: int  # the process id
+    parent: int  # the pid of its parent
+    role: Role  # its role in the training
+    comm: str  # name of its main thread
+    state: str  # state of its main thread, a letter as in /proc/PID/stat
+    run: str  # the run's name
+    run_id: str  # the run's id, unique over all machines
+    rank: int  # the rank that it is, or that started it
+    resident_bytes: int  # memory in RAM
+    cpu_seconds: float  # CPU time of all its threads, without its children
+    threads: int  # number of threads
+    started: float | None  # start time in Unix seconds; None when the boot time is unknown
 
 
 class ProcessCollector:

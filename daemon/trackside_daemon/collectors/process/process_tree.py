@@ -48,33 +48,19 @@ log = logging.getLogger("trackside")
 
 
 class Stat(NamedTuple):
-    """A process, from /proc/PID/stat.
+    """A process, from /proc/PID/stat."""
 
-    Attributes:
-        pid: The process id.
-        comm: Name of its main thread.
-        state: State of its main thread: R, S, D, Z, T and others.
-        parent: Pid of its parent, which is another than the starter's once that has ended.
-        flags: PF_… of the kernel's <linux/sched.h>.
-        major_faults: Major page faults of all threads, without children.
-        user: Clock ticks of all threads in user mode, without children.
-        system: Clock ticks of all threads in kernel mode, without children.
-        threads: Number of threads.
-        start: Clock ticks from boot to its start.
-        resident: Memory in RAM, in pages.
-    """
-
-    pid: int
-    comm: str
-    state: str
-    parent: int
-    flags: int
-    major_faults: int
-    user: int
-    system: int
-    threads: int
-    start: int
-    resident: int
+    pid: int  # the process id
+    comm: str  # name of its main thread
+    state: str  # state of its main thread: R, S, D, Z, T and others
+    parent: int  # pid of its parent, which is another than the starter's once that has ended
+    flags: int  # PF_… of the kernel's <linux/sched.h>
+    major_faults: int  # major page faults of all threads, without children
+    user: int  # clock ticks of all threads in user mode, without children
+    system: int  # clock ticks of all threads in kernel mode, without children
+    threads: int  # number of threads
+    start: int  # clock ticks from boot to its start
+    resident: int  # memory in RAM, in pages
 
     @property
     def key(self) -> ProcessKey:

@@ -46,33 +46,20 @@ def actor_role(name: str, class_name: str) -> str:
 
 
 class LocalNode(NamedTuple):
-    """A node of Ray: a raylet process.
+    """A node of Ray: a raylet process."""
 
-    Attributes:
-        id: The node's id, hexadecimal.
-        pid: The raylet's pid.
-        session: The directory of Ray's session.
-        uid: The user who runs it.
-    """
-
-    id: str
-    pid: int
-    session: str
-    uid: int
+    id: str  # the node's id, hexadecimal
+    pid: int  # the raylet's pid
+    session: str  # the directory of Ray's session
+    uid: int  # the user who runs it
 
 
 class RayWorker(NamedTuple):
-    """A process of an actor or a task.
-
-    Attributes:
-        pid: Its pid.
-        parent: The pid of its raylet.
-        title: What follows ``ray::`` in its title: a class or a function, and the method that runs.
-    """
+    """A process of an actor or a task."""
 
     pid: int
-    parent: int
-    title: str
+    parent: int  # the pid of its raylet
+    title: str  # what follows ``ray::`` in its title: a class or a function, and the method that runs
 
 
 def processes(proc: Path) -> tuple[dict[str, LocalNode], list[RayWorker]]:

@@ -18,31 +18,19 @@ _LOW = [[str(number)] for number in range(16)]  # of the 256 colours, those that
 
 
 class OutputLines(NamedTuple):
-    """Lines of an output.
+    """Lines of an output."""
 
-    Attributes:
-        lines: Their numbers from 1 and their texts, the oldest first.
-        total: Number of all lines.
-        more: There are earlier ones.
-    """
-
-    lines: list[tuple[int, str]]
-    total: int
-    more: bool
+    lines: list[tuple[int, str]]  # their numbers from 1 and their texts, the oldest first
+    total: int  # number of all lines
+    more: bool  # there are earlier ones
 
 
 class ColouredPart(NamedTuple):
-    """A coloured part of a line.
+    """A coloured part of a line."""
 
-    Attributes:
-        begin: Index of its first character.
-        end: Index after its last one.
-        style: The name of a colour, ``bold``, or both.
-    """
-
-    begin: int
-    end: int
-    style: str
+    begin: int  # index of its first character
+    end: int  # index after its last one
+    style: str  # the name of a colour, ``bold``, or both
 
 
 def split(data: bytes) -> list[str]:

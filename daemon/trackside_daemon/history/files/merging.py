@@ -10,19 +10,12 @@ Chunk: TypeAlias = "tuple[array[int], array[int], array[float]]"
 
 
 class Line(NamedTuple):
-    """Values of one step and time.
-
-    Attributes:
-        step: The step.
-        time: Unix microseconds.
-        places: The index of each value's series, rising.
-        values: The values, one per series.
-    """
+    """Values of one step and time."""
 
     step: int
-    time: int
-    places: Sequence[int]
-    values: Sequence[float]
+    time: int  # Unix microseconds
+    places: Sequence[int]  # the index of each value's series, rising
+    values: Sequence[float]  # the values, one per series
 
 
 class _Head(NamedTuple):

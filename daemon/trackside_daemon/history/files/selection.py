@@ -76,21 +76,13 @@ def packed_count(connection: sqlite3.Connection, series: StoredSeries, window: W
 
 
 class Selection(NamedTuple):
-    """A part of the samples of a run.
+    """A part of the samples of a run."""
 
-    Attributes:
-        keys: Only these; empty for all.
-        ranks: Only these; empty for all.
-        attempt: Only this one; None for all.
-        window: Only the samples in it.
-        resources: Also the GPU, host and process series of the machine in the time of the run.
-    """
-
-    keys: tuple[str, ...] = ()
-    ranks: frozenset[int] = frozenset()
-    attempt: int | None = None
-    window: Window = EVERYTHING
-    resources: bool = False
+    keys: tuple[str, ...] = ()  # only these; empty for all
+    ranks: frozenset[int] = frozenset()  # only these; empty for all
+    attempt: int | None = None  # only this one; None for all
+    window: Window = EVERYTHING  # only the samples in it
+    resources: bool = False  # also the GPU, host and process series of the machine in the time of the run
 
 
 ALL = Selection()

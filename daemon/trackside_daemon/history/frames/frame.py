@@ -22,25 +22,15 @@ IDENTITY = ("attempt", "rank", "step", "time")  # the first columns of a table; 
 
 
 class Frame(NamedTuple):
-    """The samples of a run, by attempt, rank, time and step.
+    """The samples of a run, by attempt, rank, time and step."""
 
-    Attributes:
-        keys: The keys, in the order in which they began.
-        attempts: The attempt of each row.
-        ranks: The rank of each row.
-        steps: The step of each row.
-        times: Unix microseconds of each row.
-        values: One row of this array for each key; NaN where a push had no such key.
-        present: By key, whether a push had it; keys that all pushes had are left out.
-    """
-
-    keys: list[str]
-    attempts: NDArray[np.int32]
-    ranks: NDArray[np.int32]
-    steps: Integers
-    times: Integers
-    values: Values
-    present: dict[str, NDArray[np.bool_]]
+    keys: list[str]  # the keys, in the order in which they began
+    attempts: NDArray[np.int32]  # the attempt of each row
+    ranks: NDArray[np.int32]  # the rank of each row
+    steps: Integers  # the step of each row
+    times: Integers  # Unix microseconds of each row
+    values: Values  # one row of this array for each key; NaN where a push had no such key
+    present: dict[str, NDArray[np.bool_]]  # by key, whether a push had it; keys that all pushes had are left out
 
     def has_all(self) -> bool:
         """Return whether each key has a sample."""

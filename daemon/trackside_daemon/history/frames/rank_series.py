@@ -113,19 +113,12 @@ class Axis(NamedTuple):
 
 
 class EncodedSeries(NamedTuple):
-    """A series, before its values are decoded.
-
-    Attributes:
-        key: Its key.
-        axis: Its steps and times; series that were pushed together share it.
-        blocks: Ids and counts of its blocks.
-        tail: The values that are still in the log.
-    """
+    """A series, before its values are decoded."""
 
     key: str
-    axis: Axis
-    blocks: Sequence[tuple[int, int]]
-    tail: Values
+    axis: Axis  # its steps and times; series that were pushed together share it
+    blocks: Sequence[tuple[int, int]]  # ids and counts of its blocks
+    tail: Values  # the values that are still in the log
 
     def read(self, connection: sqlite3.Connection, out: Values) -> None:
         """Write all values to *out*, which has their number.

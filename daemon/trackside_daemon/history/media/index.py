@@ -24,26 +24,17 @@ TYPES = {
 
 
 class MediaFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An image, a text or a table of a run.
+    """An image, a text or a table of a run."""
 
-    Attributes:
-        file: Name of its file.
-        kind: One of those of `trackside.limits.MEDIA_BYTES`.
-        key: Name that the training code gave it.
-        time: Unix seconds.
-        step: Its step; None before the first.
-        width: Pixels of an image; *height* likewise.
-    """
-
-    file: str
-    kind: str
-    key: str
+    file: str  # name of its file
+    kind: str  # one of those of `trackside.limits.MEDIA_BYTES`
+    key: str  # name that the training code gave it
     attempt: int
     rank: int
-    time: float
+    time: float  # Unix seconds
     bytes: int
-    step: int | None = None
-    width: int = 0
+    step: int | None = None  # its step; None before the first
+    width: int = 0  # pixels of an image; *height* likewise
     height: int = 0
 
 

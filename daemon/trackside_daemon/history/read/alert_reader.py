@@ -30,25 +30,15 @@ AHEAD_SECONDS = 86400.0
 
 
 class AlertFilter(NamedTuple):
-    """Conditions on alerts; all of them have to hold.
+    """Conditions on alerts; all of them have to hold."""
 
-    Attributes:
-        run: The run's id.
-        severity: The alert's severity.
-        alert: The alert's name, with the wildcards * and ?; case does not matter.
-        firing: A Unix time: only alerts of this machine that fire then.
-        past: A Unix time: only alerts that do not fire then.
-        limit: Number of alerts, the newest first; -1 for all.
-        evidence: Include the evidence, which may be long.
-    """
-
-    run: str = ""
-    severity: str = ""
-    alert: str = ""
-    firing: float | None = None
-    past: float | None = None
-    limit: int = 1000
-    evidence: bool = True
+    run: str = ""  # the run's id
+    severity: str = ""  # the alert's severity
+    alert: str = ""  # the alert's name, with the wildcards * and ?; case does not matter
+    firing: float | None = None  # a Unix time: only alerts of this machine that fire then
+    past: float | None = None  # a Unix time: only alerts that do not fire then
+    limit: int = 1000  # number of alerts, the newest first; -1 for all
+    evidence: bool = True  # include the evidence, which may be long
 
 
 def alerts(connection: sqlite3.Connection, wanted: AlertFilter = AlertFilter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen

@@ -135,18 +135,12 @@ def _identity(fields: Sequence[Any]) -> Identity:
 
 
 class AttemptEnd(NamedTuple):
-    """End of an attempt, or of one of its ranks.
+    """End of an attempt, or of one of its ranks."""
 
-    Attributes:
-        rank: None for the attempt.
-        state: One of `records.ENDS`.
-        time: When, in Unix seconds.
-    """
-
-    rank: int | None
-    state: str
+    rank: int | None  # None for the attempt
+    state: str  # one of `records.ENDS`
     cause: str
-    time: float
+    time: float  # when, in Unix seconds
 
 
 def ends(connection: sqlite3.Connection, uid: str) -> list[AttemptEnd]:

@@ -29,27 +29,16 @@ VALUES = {  # columns of a heat map by kind, the default first
 
 
 class LayerWindow(NamedTuple):
-    """A part of a run's distributions.
+    """A part of a run's distributions."""
 
-    Attributes:
-        run: Id of the run.
-        kind: Their kind.
-        ranks: Only these; empty for all, as one model.
-        attempt: Only this one; None for the last that has some.
-        first: First step, or the first Unix time in seconds if *by* is ``time``.
-        last: Likewise the last.
-        by: What *first* and *last* are.
-        points: Number of columns of a map at most.
-    """
-
-    run: str
+    run: str  # id of the run
     kind: str
-    ranks: frozenset[int] = frozenset()
-    attempt: int | None = None
-    first: float = -inf
-    last: float = inf
-    by: Literal["step", "time"] = "step"
-    points: int = 200
+    ranks: frozenset[int] = frozenset()  # only these; empty for all, as one model
+    attempt: int | None = None  # only this one; None for the last that has some
+    first: float = -inf  # first step, or the first Unix time in seconds if *by* is ``time``
+    last: float = inf  # likewise the last
+    by: Literal["step", "time"] = "step"  # what *first* and *last* are
+    points: int = 200  # number of columns of a map at most
 
 
 def kinds(connection: sqlite3.Connection, run: str) -> list[str]:

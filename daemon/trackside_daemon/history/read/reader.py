@@ -44,27 +44,16 @@ class UnknownKeyError(HistoryError, LookupError):
 
 
 class RunFilter(NamedTuple):
-    """Conditions on runs; all of them have to hold.
+    """Conditions on runs; all of them have to hold."""
 
-    Attributes:
-        name: A part of the name, or the beginning of the id.
-        tag: One of the run's tags.
-        state: The run's state.
-        since: Earliest start, in Unix seconds.
-        until: Latest start, in Unix seconds.
-        limit: Number of runs, the newest first; 0 for all.
-        launch: Id of the ``trackside run`` command that started it.
-        after: Id of a run that precedes them in the order, the newest first.
-    """
-
-    name: str = ""
-    tag: str = ""
-    state: str = ""
-    since: float | None = None
-    until: float | None = None
-    limit: int = 0
-    launch: str = ""
-    after: str = ""
+    name: str = ""  # a part of the name, or the beginning of the id
+    tag: str = ""  # one of the run's tags
+    state: str = ""  # the run's state
+    since: float | None = None  # earliest start, in Unix seconds
+    until: float | None = None  # latest start, in Unix seconds
+    limit: int = 0  # number of runs, the newest first; 0 for all
+    launch: str = ""  # id of the ``trackside run`` command that started it
+    after: str = ""  # id of a run that precedes them in the order, the newest first
 
 
 class RunSeries(NamedTuple):

@@ -13,21 +13,13 @@ from trackside_daemon.history.series_name import series_labels
 
 
 class Resource(NamedTuple):
-    """A series of the machine in the time of a run.
+    """A series of the machine in the time of a run."""
 
-    Attributes:
-        family: The metric's name.
-        labels: Its labels.
-        points: Time in Unix seconds, and the last value until then.
-        low: The lowest value in that time, also between the points; None if it is not known.
-        high: The highest value.
-    """
-
-    family: str
+    family: str  # the metric's name
     labels: Mapping[str, str]
-    points: Sequence[tuple[float, float]]
-    low: float | None = None
-    high: float | None = None
+    points: Sequence[tuple[float, float]]  # time in Unix seconds, and the last value until then
+    low: float | None = None  # the lowest value in that time, also between the points; None if it is not known
+    high: float | None = None  # the highest value
 
     @property
     def increase(self) -> float:

@@ -121,25 +121,15 @@ class QueryError(HistoryError, ValueError):
 
 
 class Term(NamedTuple):
-    """A condition of a query.
+    """A condition of a query."""
 
-    Attributes:
-        text: As it was written.
-        negative: Whether it selects the other runs.
-        field: The name before the comparison; empty for a word or a pattern.
-        test: ``:``, ``=``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``; empty for a word or a pattern.
-        value: What the field is compared with; a word; empty for a pattern.
-        quoted: Whether the value stood in quotes: it is a text, without alternatives and wildcards.
-        pattern: The pattern, if it is one.
-    """
-
-    text: str
-    negative: bool
-    field: str
-    test: str
-    value: str
-    quoted: bool
-    pattern: re.Pattern[str] | None
+    text: str  # as it was written
+    negative: bool  # whether it selects the other runs
+    field: str  # the name before the comparison; empty for a word or a pattern
+    test: str  # ``:``, ``=``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``; empty for a word or a pattern
+    value: str  # what the field is compared with; a word; empty for a pattern
+    quoted: bool  # whether the value stood in quotes: it is a text, without alternatives and wildcards
+    pattern: re.Pattern[str] | None  # the pattern, if it is one
 
     @property
     def values(self) -> list[str]:
@@ -148,15 +138,10 @@ class Term(NamedTuple):
 
 
 class SelectedRuns(NamedTuple):
-    """The runs that a query selects.
+    """The runs that a query selects."""
 
-    Attributes:
-        runs: The runs, in their order.
-        hint: Why there are none, and what is near; empty if there are some.
-    """
-
-    runs: list[dict[str, Any]]
-    hint: str
+    runs: list[dict[str, Any]]  # the runs, in their order
+    hint: str  # why there are none, and what is near; empty if there are some
 
 
 def parse(query: str) -> list[Term]:

@@ -29,21 +29,13 @@ class Readable(Protocol):
 
 
 class StoredSeries(NamedTuple):
-    """A series in the history.
+    """A series in the history."""
 
-    Attributes:
-        stream: The id of its stream.
-        key: Its key.
-        id: Its row; 0 while all of it is in the log.
-        packed: The last log row of its stream that is in its blocks.
-        end: The place of the next sample in its blocks.
-    """
-
-    stream: int
+    stream: int  # the id of its stream
     key: str
-    id: int = 0
-    packed: int = 0
-    end: int = 0
+    id: int = 0  # its row; 0 while all of it is in the log
+    packed: int = 0  # the last log row of its stream that is in its blocks
+    end: int = 0  # the place of the next sample in its blocks
 
 
 class Window(NamedTuple):

@@ -75,19 +75,12 @@ def _is_synchronized() -> bool:
 
 
 class WriterIntervals(NamedTuple):
-    """Intervals of a writer, in seconds.
+    """Intervals of a writer, in seconds."""
 
-    Attributes:
-        retry: Between two tries to write.
-        recount: How often a failure that lasts is counted, so that its alert lasts too.
-        replace: Least time between two files that are set aside: a broken disk must not fill up with them.
-        trim: How often size and age of the file are checked.
-    """
-
-    retry: float = 1.0
-    recount: float = 60.0
-    replace: float = 10.0
-    trim: float = TRIM_SECONDS
+    retry: float = 1.0  # between two tries to write
+    recount: float = 60.0  # how often a failure that lasts is counted, so that its alert lasts too
+    replace: float = 10.0  # least time between two files that are set aside: a broken disk must not fill up with them
+    trim: float = TRIM_SECONDS  # how often size and age of the file are checked
 
 
 class Maintenance:

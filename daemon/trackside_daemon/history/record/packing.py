@@ -17,17 +17,11 @@ SERIES = "id, packed, end, count, min, max, finite, sum, squares"
 
 
 class PackingLimits(NamedTuple):
-    """The most of a log that is in memory at once.
+    """The most of a log that is in memory at once."""
 
-    Attributes:
-        bytes: Of a batch, which has no more pushes than a block either.
-        columns: Of a batch, before its last slice: a training may invent keys without end.
-        rows: That one step reads or deletes.
-    """
-
-    bytes: int = 16 * 1024 * 1024
-    columns: int = 32_768
-    rows: int = 64
+    bytes: int = 16 * 1024 * 1024  # of a batch, which has no more pushes than a block either
+    columns: int = 32_768  # of a batch, before its last slice: a training may invent keys without end
+    rows: int = 64  # that one step reads or deletes
 
 
 LIMITS = PackingLimits()

@@ -35,28 +35,19 @@ T = TypeVar("T")
 
 
 class QueueItem(NamedTuple):
-    """Records of one transaction, the receipt to acknowledge after the commit, and their approximate size in bytes.
-
-    Attributes:
-        can_wait: They are only rows or samples, which may wait for others.
-        number: How many items were queued before it, ever.
-    """
+    """Records of one transaction, the receipt to acknowledge after the commit, and their approximate size in bytes."""
 
     records: Sequence[Record]
     receipt: Any
     size: int
-    can_wait: bool = False
-    number: int = 0
+    can_wait: bool = False  # they are only rows or samples, which may wait for others
+    number: int = 0  # how many items were queued before it, ever
 
 
 class OwnTransaction(NamedTuple):
-    """Work for its own transaction, after the items that were queued before it.
+    """Work for its own transaction, after the items that were queued before it."""
 
-    Attributes:
-        position: How many items were queued before it, ever.
-    """
-
-    position: int
+    position: int  # how many items were queued before it, ever
     work: Callable[[RecordStore], Any]
     future: Future[Any]
 

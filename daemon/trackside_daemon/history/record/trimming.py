@@ -58,17 +58,11 @@ log = logging.getLogger("trackside")
 
 
 class Bounds(NamedTuple):
-    """Limits of the history; 0 for no limit.
+    """Limits of the history; 0 for no limit."""
 
-    Attributes:
-        size: Bytes, including the WAL.
-        age: Seconds since a run's end.
-        min_free: Free bytes of the disk below which the file does not grow.
-    """
-
-    size: int
-    age: float = 0.0
-    min_free: int = 0
+    size: int  # bytes, including the WAL
+    age: float = 0.0  # seconds since a run's end
+    min_free: int = 0  # free bytes of the disk below which the file does not grow
 
 
 def delete_copies(path: Path, before: float) -> None:

@@ -37,17 +37,11 @@ Value = int | float | str | bytes | None
 
 
 class Wal(NamedTuple):
-    """The pages of a WAL.
+    """The pages of a WAL."""
 
-    Attributes:
-        places: Where in the WAL the newest sound version of each page begins.
-        pages: The pages of the file at the last commit; 0 without one.
-        damage: Why SQLite would leave out commits that are there; empty if it would not.
-    """
-
-    places: Mapping[int, int]
-    pages: int
-    damage: str
+    places: Mapping[int, int]  # where in the WAL the newest sound version of each page begins
+    pages: int  # the pages of the file at the last commit; 0 without one
+    damage: str  # why SQLite would leave out commits that are there; empty if it would not
 
 
 class Pages:

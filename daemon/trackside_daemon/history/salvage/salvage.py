@@ -99,33 +99,20 @@ _EXPECTED = f"""SELECT stream.id, pushes, count(series.id), coalesce(max(packed)
 
 
 class SalvageRequest(msgspec.Struct):
-    """A request to the process `MODULE`.
+    """A request to the process `MODULE`."""
 
-    Attributes:
-        source: A file.
-        target: A new file, into which to salvage it; empty to answer with what is damaged, empty if nothing is.
-        seconds: The longest time of salvaging.
-    """
-
-    source: str
-    target: str = ""
-    seconds: float = 0.0
+    source: str  # a file
+    target: str = ""  # a new file, into which to salvage it; empty to answer with what is damaged, empty if nothing is
+    seconds: float = 0.0  # the longest time of salvaging
 
 
 class Salvaged(msgspec.Struct):
-    """The result of a copy.
+    """The result of a copy."""
 
-    Attributes:
-        samples: Samples in the new file.
-        lost: About how many samples are not in it; None if what would tell is lost too.
-        runs: Runs in it.
-        complete: Whether all pages were read in time.
-    """
-
-    samples: int
-    lost: int | None
-    runs: int
-    complete: bool
+    samples: int  # samples in the new file
+    lost: int | None  # about how many samples are not in it; None if what would tell is lost too
+    runs: int  # runs in it
+    complete: bool  # whether all pages were read in time
 
     def text(self) -> str:
         """Return it as words."""

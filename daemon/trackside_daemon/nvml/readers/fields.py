@@ -26,28 +26,17 @@ UNION_MEMBERS = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Field:
-    """A field and its series.
+    """A field and its series."""
 
-    Attributes:
-        number: Number in ``NVML_FI_DEV_...``, which no driver changes.
-        labels: Values of the family's extra labels.
-        divisor: Number of the field's units in one of the family's.
-        scope: A link, `ALL_LINKS` or `MODULE`, for the fields that have scopes.
-        minimum: Lowest usable value.
-        below_minimum: Reason why a lower value is not used.
-        series: Name of the series with its labels.
-        name: Name among the unsupported calls: ``power_watts from field 186``.
-    """
-
-    number: int
+    number: int  # number in ``NVML_FI_DEV_...``, which no driver changes
     family: str
-    labels: tuple[str, ...] = ()
-    divisor: float = 1
-    scope: int = 0
-    minimum: float = -math.inf
-    below_minimum: str = ""
-    series: str = dataclasses.field(init=False)
-    name: str = dataclasses.field(init=False)
+    labels: tuple[str, ...] = ()  # values of the family's extra labels
+    divisor: float = 1  # number of the field's units in one of the family's
+    scope: int = 0  # a link, `ALL_LINKS` or `MODULE`, for the fields that have scopes
+    minimum: float = -math.inf  # lowest usable value
+    below_minimum: str = ""  # reason why a lower value is not used
+    series: str = dataclasses.field(init=False)  # name of the series with its labels
+    name: str = dataclasses.field(init=False)  # name among the unsupported calls: ``power_watts from field 186``
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "series", series(self.family, self.labels))

@@ -11,15 +11,10 @@ from trackside_daemon.nvml.simulation.simulated_gpu import SimulatedGpu, values
 
 
 class WorkerStart(NamedTuple):
-    """Start of a worker, from which it counts Xid errors and busy seconds.
+    """Start of a worker, from which it counts Xid errors and busy seconds."""
 
-    Attributes:
-        monotonic: The start, by the simulation's clock.
-        epoch: Unix time of that clock's 0.
-    """
-
-    monotonic: float
-    epoch: float
+    monotonic: float  # the start, by the simulation's clock
+    epoch: float  # Unix time of that clock's 0
 
 
 BOOT = WorkerStart(0.0, 0.0)

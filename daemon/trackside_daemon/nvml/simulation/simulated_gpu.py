@@ -25,18 +25,13 @@ CLOCK_STEP = 15  # megahertz
 
 @dataclass(frozen=True)
 class SimulatedGpu:
-    """One GPU at *now* seconds of a monotonic clock.
-
-    Attributes:
-        faults: Faults of the GPU.
-        worker_start: Start of the worker that reads it, by the same clock.
-    """
+    """One GPU at *now* seconds of a monotonic clock."""
 
     board: Board
     index: int
     now: float
-    faults: frozenset[str]
-    worker_start: float = 0.0
+    faults: frozenset[str]  # faults of the GPU
+    worker_start: float = 0.0  # start of the worker that reads it, by the same clock
 
     @cached_property
     def utilization(self) -> float:

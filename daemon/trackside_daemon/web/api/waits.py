@@ -25,17 +25,11 @@ class RunNow(NamedTuple):
 
 
 class WaitCondition(NamedTuple):
-    """The events that end a wait.
+    """The events that end a wait."""
 
-    Attributes:
-        alert: An alert that began at this Unix time or later; None for no alert.
-        end: The end of the run.
-        step: This step or a later one; None for no step.
-    """
-
-    alert: float | None
-    end: bool
-    step: int | None
+    alert: float | None  # an alert that began at this Unix time or later; None for no alert
+    end: bool  # the end of the run
+    step: int | None  # this step or a later one; None for no step
 
     def reason(self, now: RunNow) -> str:
         """Return what has happened; empty while nothing has."""

@@ -20,19 +20,12 @@ log = logging.getLogger("trackside")
 
 
 class ActiveConfig(NamedTuple):
-    """A configuration that was read without errors.
+    """A configuration that was read without errors."""
 
-    Attributes:
-        config: The parsed file.
-        tls: The TLS context made from it; None for plain HTTP.
-        sources: The content of every file that was read.
-        certificate_end: When the certificate expires, in Unix seconds; None without one.
-    """
-
-    config: WebConfig
-    tls: TlsContext | None
-    sources: tuple[bytes, ...]
-    certificate_end: float | None = None
+    config: WebConfig  # the parsed file
+    tls: TlsContext | None  # the TLS context made from it; None for plain HTTP
+    sources: tuple[bytes, ...]  # the content of every file that was read
+    certificate_end: float | None = None  # when the certificate expires, in Unix seconds; None without one
 
 
 class ConfigFile:
@@ -195,13 +188,9 @@ def _read_file(file: Path, setting: str) -> bytes:
 
 
 class ReloadingContext(ssl.SSLContext):
-    """The listener's TLS context, which uses the active configuration for each handshake.
+    """The listener's TLS context, which uses the active configuration for each handshake."""
 
-    Attributes:
-        file: The web configuration.
-    """
-
-    file: ConfigFile
+    file: ConfigFile  # the web configuration
 
     def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
         """Return the server side of a TLS connection; see `ssl.SSLContext.wrap_bio`."""

@@ -16,25 +16,15 @@ from trackside_daemon.linux import mountinfo
 
 
 class Mount(NamedTuple):
-    """A mount.
+    """A mount."""
 
-    Attributes:
-        number: Id of the mount; the kernel reuses ids.
-        parent: Id of the mount that it is mounted on.
-        device: Major and minor number, such as ``254:0``.
-        point: The mount point.
-        fstype: The kernel's name of the file system, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``.
-        readonly: This mount or the whole file system is read-only.
-        frozen: The whole file system is read-only.
-    """
-
-    number: int
-    parent: int
-    device: str
-    point: str
-    fstype: str
-    readonly: bool
-    frozen: bool = False
+    number: int  # id of the mount; the kernel reuses ids
+    parent: int  # id of the mount that it is mounted on
+    device: str  # major and minor number, such as ``254:0``
+    point: str  # the mount point
+    fstype: str  # the kernel's name of the file system, such as ``ext4``, ``nfs4`` or ``fuse.sshfs``
+    readonly: bool  # this mount or the whole file system is read-only
+    frozen: bool = False  # the whole file system is read-only
 
     @property
     def key(self) -> tuple[int, str, str]:

@@ -141,23 +141,14 @@ class RemoteWorkers:
 
 
 class Room(NamedTuple):
-    """The result of statvfs(3).
+    """The result of statvfs(3)."""
 
-    Attributes:
-        unit: Bytes per block.
-        blocks: Number of blocks.
-        free: Unused blocks.
-        avail: Unused blocks that are not reserved for root.
-        files: Number of inodes.
-        files_free: Unused inodes.
-    """
-
-    unit: int
-    blocks: int
-    free: int
-    avail: int
-    files: int
-    files_free: int
+    unit: int  # bytes per block
+    blocks: int  # number of blocks
+    free: int  # unused blocks
+    avail: int  # unused blocks that are not reserved for root
+    files: int  # number of inodes
+    files_free: int  # unused inodes
 
 
 Answer = Room | OSError

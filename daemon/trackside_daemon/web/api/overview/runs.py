@@ -29,18 +29,14 @@ class TwoClocks(NamedTuple):
 
 
 class VisibleRun(NamedTuple):
-    """A run that is on ``/metrics``.
-
-    Attributes:
-        ranks: For each of `GAUGES`, its value by rank.
-    """
+    """A run that is on ``/metrics``."""
 
     name: str
     attempt: Attempt
     world: int
     state: str | None
     user: str
-    ranks: list[dict[int, float]]
+    ranks: list[dict[int, float]]  # for each of `GAUGES`, its value by rank
 
 
 class RunExtras(NamedTuple):
