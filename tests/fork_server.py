@@ -152,17 +152,22 @@ def _commands() -> tuple[str, ...]:
 
 
 def _prepare() -> None:
-    """Do once a part of what each command does as it starts: pydantic's work for options, and patterns of addresses."""
+    """Do once a part of what each command does as it starts: types of settings and options, parameters and patterns of addresses."""
     from starlette.routing import Route
 
     from trackside_daemon.cli import main
+    from trackside_daemon.questions.question import parameters
+    from trackside_daemon.service.config import Config
     from trackside_daemon.web.api.endpoints import ENDPOINTS
 
     vars(main)["load"] = cache(main.load)
     for parameter in (one for name in ("daemon", "run") for one in main.load(name).params):
         getattr(parameter, "get_runtime_param", lambda: None)()  # not of an older typer
+    Config.model_rebuild()
     for endpoint in ENDPOINTS:
-        Route(endpoint.path, _prepare)
+        Route(f"/api/v1{endpoint.path}", _prepare)
+        if endpoint.parameters:
+            parameters(endpoint.parameters)
 
 
 def _large(code: str) -> Groups:
