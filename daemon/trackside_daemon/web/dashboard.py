@@ -17,6 +17,8 @@ from trackside_daemon.web.http.auth_token import READING
 from trackside_daemon.web.http.negotiation import accepts_gzip
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
 
 STATIC = Path(__file__).parent / "static"
