@@ -52,27 +52,18 @@ FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the 
 
 
 class RunOptions(NamedTuple):
-    """The services of `trackside run` beside its command.
+    """The services of `trackside run` beside its command."""
 
-    Attributes:
-        follow: Directories to follow besides those in the working directory; None to follow nothing.
-        auto: Find values in trainings that do not use trackside.
-        console: Keep what the command prints.
-        restarts: Decides on restarts; None for none.
-        restart_arguments: Are appended to the command when it starts again; ``{checkpoint}`` is replaced in them.
-        requeue: Id of the Slurm job that is requeued in place of a restart; empty for none.
-        stop_on: Alerts that end the command.
-        inspector: Path of the library of NCCL's Inspector; empty for none.
-    """
-
+    # Directories to follow besides those in the working directory; None to follow nothing.
     follow: Sequence[str] | None = None
-    auto: bool = False
-    console: bool = False
-    restarts: Restarts | None = None
+    auto: bool = False  # find values in trainings that do not use trackside
+    console: bool = False  # keep what the command prints
+    restarts: Restarts | None = None  # decides on restarts; None for none
+    # Are appended to the command when it starts again; ``{checkpoint}`` is replaced in them.
     restart_arguments: Sequence[str] = ()
-    requeue: str = ""
-    stop_on: Sequence[StopOn] = ()
-    inspector: str = ""
+    requeue: str = ""  # id of the Slurm job that is requeued in place of a restart; empty for none
+    stop_on: Sequence[StopOn] = ()  # alerts that end the command
+    inspector: str = ""  # path of the library of NCCL's Inspector; empty for none
 
 
 def run(command: Sequence[str], config: Config, flags: Sequence[str], options: RunOptions = RunOptions()) -> int:  # noqa: B008
