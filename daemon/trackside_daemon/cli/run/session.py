@@ -82,7 +82,6 @@ def run(command: Sequence[str], config: Config, flags: Sequence[str], options: R
     if shutil.which(command[0]) is None:
         exists = os.sep in command[0] and Path(command[0]).exists()  # a bare name is searched in $PATH only
         return _report_unstarted(command[0], PermissionError() if exists else FileNotFoundError())
-    _open_standard_files()
     signals = Signals()
     probe = GroupProbe(signals.handled)
     try:
@@ -381,15 +380,6 @@ def hand_over(command: Command, launch: str) -> None:
 
 def _profiler_directory(daemon: CommandDaemon) -> Path:
     return socket_directory(Path(daemon.endpoint.removeprefix("ipc://")))
-
-
-def _open_standard_files() -> None:
-    """Open the standard files that are closed, so that no other file gets their numbers."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 def _report_unstarted(program: str, error: OSError) -> int:
