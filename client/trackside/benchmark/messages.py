@@ -37,20 +37,13 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """A variant to measure.
+    """A variant to measure."""
 
-    Attributes:
-        name: Its name in the results.
-        target: ``MODULE:FACTORY``, or the address of an endpoint.
-        variant: A name of `trackside.benchmark.torch_model.NAMES`, or what the factory makes of it; empty for the target
-            as it is.
-        checkpoint: Path that the factory receives; empty for none.
-    """
-
-    name: str
-    target: str
+    name: str  # its name in the results
+    target: str  # ``MODULE:FACTORY``, or the address of an endpoint
+    # A name of `trackside.benchmark.torch_model.NAMES`, or what the factory makes of it; empty for the target as it is.
     variant: str = ""
-    checkpoint: str = ""
+    checkpoint: str = ""  # path that the factory receives; empty for none
 
     @property
     def is_endpoint(self) -> bool:
@@ -69,24 +62,15 @@ class Requests(msgspec.Struct, frozen=True):
 
 
 class ProcessRequest(msgspec.Struct, frozen=True):
-    """Work of a process.
+    """Work of a process."""
 
-    Attributes:
-        mode: ``alone`` reads the facts of a single variant; ``measure`` measures all; ``compare`` compares their outputs
-            first.
-        specs: The variants; the first one is the reference.
-        loads: The loads.
-        seconds: Time for each load.
-        device: A device of PyTorch; empty for the GPU if there is one.
-        requests: Requests to an endpoint.
-    """
-
+    # ``alone`` reads the facts of a single variant; ``measure`` measures all; ``compare`` compares their outputs first.
     mode: str
-    specs: list[Spec]
+    specs: list[Spec]  # the variants; the first one is the reference
     loads: list[Load]
-    seconds: float = 10.0
-    device: str = ""
-    requests: Requests = Requests()
+    seconds: float = 10.0  # time for each load
+    device: str = ""  # a device of PyTorch; empty for the GPU if there is one
+    requests: Requests = Requests()  # requests to an endpoint
 
 
 class Failure(msgspec.Struct, frozen=True):

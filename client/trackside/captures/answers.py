@@ -14,19 +14,14 @@ from trackside.wire import Body, MemorySnapshot, ModuleCalls, ModulesQuestion, P
 
 
 class AnswerKind(NamedTuple):
-    """The answer to one kind of questions.
+    """The answer to one kind of questions."""
 
-    Attributes:
-        kind: The kind of its message.
-        make: Returns its body from that of the question, which is None for a kind without one; that of batches from those kept.
-        is_slow: It takes longer than a few milliseconds, so that a thread of its own makes it.
-        refuse: Returns the body of a slow one that cannot be made, from the reason in one line, such as that its thread
-            makes another; None for one that has a thread for its kind alone.
-    """
-
-    kind: str
+    kind: str  # the kind of its message
+    # Returns its body from that of the question, which is None for a kind without one; that of batches from those kept.
     make: Callable[[Any], Body]
-    is_slow: bool = False
+    is_slow: bool = False  # it takes longer than a few milliseconds, so that a thread of its own makes it
+    # Returns the body of a slow one that cannot be made, from the reason in one line, such as that its thread makes
+    # another; None for one that has a thread for its kind alone.
     refuse: Callable[[str], Body] | None = None
 
 

@@ -42,22 +42,16 @@ class Saved(NamedTuple):
 
 
 class CheckpointFolder(NamedTuple):
-    """A folder that has the name of a checkpoint.
+    """A folder that has the name of a checkpoint."""
 
-    Attributes:
-        sequence: Its place in the order of saving, in Unix microseconds: the time at which it was saved, but always later
-            than all that were there, whatever the clock does.
-        path: The folder.
-        saved: What its manifest says; None if it has none that can be read, so that it is not complete.
-        files: The sizes of its files by name.
-        writer: The process that saved it: a checksum of its machine's name, and its number; empty if unknown.
-    """
-
+    # Its place in the order of saving, in Unix microseconds: the time at which it was saved, but always later than all
+    # that were there, whatever the clock does.
     sequence: int
-    path: Path
+    path: Path  # the folder
+    # What its manifest says; None if it has none that can be read, so that it is not complete.
     saved: Saved | None = None
-    files: Mapping[str, int] = {}
-    writer: str = ""
+    files: Mapping[str, int] = {}  # the sizes of its files by name
+    writer: str = ""  # the process that saved it: a checksum of its machine's name, and its number; empty if unknown
 
     @property
     def is_whole(self) -> bool:

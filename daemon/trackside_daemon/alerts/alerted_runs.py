@@ -24,27 +24,17 @@ START = 4  # words of a command in which they stand: the interpreter, -m and an 
 
 @dataclass
 class _Run:
-    """Facts about one run, from the hellos of its sessions.
+    """Facts about one run, from the hellos of its sessions."""
 
-    Attributes:
-        labels: User, Kubernetes namespace and partition, where they are known.
-        tags: Its tags.
-        ranks: Number of its ranks.
-        began: Unix time of its first session.
-        by_us: The daemon's own user runs it, or nobody knows who does.
-        is_own: It is that of one of our commands, which tells its user itself what went wrong.
-        correlation: Id by which other systems refer to it; empty for none.
-        may_page: An alert that an earlier daemon raised shows it; None if no alert does.
-    """
-
+    # User, Kubernetes namespace and partition, where they are known.
     labels: dict[str, str] = field(default_factory=dict)
     tags: dict[str, None] = field(default_factory=dict)
-    ranks: int = 1
-    began: float = 0.0
-    by_us: bool = True
-    is_own: bool = False
-    correlation: str = ""
-    may_page: bool | None = None
+    ranks: int = 1  # number of its ranks
+    began: float = 0.0  # Unix time of its first session
+    by_us: bool = True  # the daemon's own user runs it, or nobody knows who does
+    is_own: bool = False  # it is that of one of our commands, which tells its user itself what went wrong
+    correlation: str = ""  # id by which other systems refer to it; empty for none
+    may_page: bool | None = None  # an alert that an earlier daemon raised shows it; None if no alert does
 
     def meets(self, condition: str, now: float) -> bool:
         """Return whether a condition of `AlertsSection.page` is met."""

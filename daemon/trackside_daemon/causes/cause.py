@@ -24,41 +24,26 @@ LISTED_SHARE, LISTED_SECONDS = 0.05, 60.0  # a cause below both is not worth any
 
 
 class Evidence(NamedTuple):
-    """A line of text that shows a cause.
+    """A line of text that shows a cause."""
 
-    Attributes:
-        text: The line.
-        path: Path and query of the API that returns the alert, the capture or the series behind it; empty for none.
-    """
-
-    text: str
+    text: str  # the line
+    # Path and query of the API that returns the alert, the capture or the series behind it; empty for none.
     path: str = ""
 
 
 class Cause(NamedTuple):
-    """A cause of lost time or trouble that was found in a run.
+    """A cause of lost time or trouble that was found in a run."""
 
-    Attributes:
-        cause: Its name, in snake case.
-        summary: One line for people.
-        evidence: Lines that show it.
-        advice: The first thing to try.
-        check: How to check afterwards.
-        lost_seconds: Wall seconds that the run would be shorter by at most; None if that is not measured.
-        low: The least of the interval in which the gain is expected.
-        high: The most.
-        gpu_hours: GPU hours that it cost, if they are not those of all ranks for the lost seconds.
-    """
-
-    cause: str
-    summary: str
-    evidence: tuple[Evidence, ...]
-    advice: str
-    check: str
+    cause: str  # its name, in snake case
+    summary: str  # one line for people
+    evidence: tuple[Evidence, ...]  # lines that show it
+    advice: str  # the first thing to try
+    check: str  # how to check afterwards
+    # Wall seconds that the run would be shorter by at most; None if that is not measured.
     lost_seconds: float | None = None
-    low: float | None = None
-    high: float | None = None
-    gpu_hours: float | None = None
+    low: float | None = None  # the least of the interval in which the gain is expected
+    high: float | None = None  # the most
+    gpu_hours: float | None = None  # GPU hours that it cost, if they are not those of all ranks for the lost seconds
 
 
 class LostTime:
@@ -108,34 +93,22 @@ class LostTime:
 
 
 class Kind(NamedTuple):
-    """One cause: its words, and its questions.
+    """One cause: its words, and its questions."""
 
-    Attributes:
-        name: Its name, in snake case.
-        happened: What happened, in the words of a summary.
-        advice: The first thing to try.
-        check: How to check afterwards.
-        accounts: The accounts of the ledger that have its seconds, in the order in which it draws from them.
-        low: The share of the lost seconds that is gained at least; the rest may be hidden behind other work, or needed.
-        least: The share of the wall time from which it matters.
-        usual: Seconds of its accounts in each attempt below which they are no loss.
-        alerts: The alerts that are evidence of it.
-        lost: Yields what it cost over a run, against nothing.
-        families: The families that *rose* reads.
-        rose: Yields what it explains of a slow-down, against the time before or other ranks.
-    """
-
-    name: str
-    happened: str = ""
-    advice: str = ""
-    check: str = ""
+    name: str  # its name, in snake case
+    happened: str = ""  # what happened, in the words of a summary
+    advice: str = ""  # the first thing to try
+    check: str = ""  # how to check afterwards
+    # The accounts of the ledger that have its seconds, in the order in which it draws from them.
     accounts: tuple[str, ...] = ()
+    # The share of the lost seconds that is gained at least; the rest may be hidden behind other work, or needed.
     low: float = 0.0
-    least: float = LEAST_SHARE
-    usual: float = 0.0
-    alerts: tuple[str, ...] = ()
-    lost: Callable[[Kind, LostTime], Iterator[Cause]] | None = None
-    families: tuple[Metric, ...] = ()
+    least: float = LEAST_SHARE  # the share of the wall time from which it matters
+    usual: float = 0.0  # seconds of its accounts in each attempt below which they are no loss
+    alerts: tuple[str, ...] = ()  # the alerts that are evidence of it
+    lost: Callable[[Kind, LostTime], Iterator[Cause]] | None = None  # yields what it cost over a run, against nothing
+    families: tuple[Metric, ...] = ()  # the families that *rose* reads
+    # Yields what it explains of a slow-down, against the time before or other ranks.
     rose: Callable[[Readings], Iterator[Rise]] | None = None
 
     def draw(self, time: LostTime, seconds: float) -> float:

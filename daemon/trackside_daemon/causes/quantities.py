@@ -11,18 +11,12 @@ from trackside_daemon.model.metric import Metric
 
 
 class Quantity(NamedTuple):
-    """A quantity of a resource.
-
-    Attributes:
-        name: Its name.
-        unit: ``ratio``, ``bytes``, ``watts``, ``hertz``, ``cores``, ``workers`` or ``bytes per second``.
-        family: The family that measures it.
-        of: The label that names a resource, such as ``gpu``; empty for the host. Series of a resource are summed.
-    """
+    """A quantity of a resource."""
 
     name: str
-    unit: str
-    family: Metric
+    unit: str  # ``ratio``, ``bytes``, ``watts``, ``hertz``, ``cores``, ``workers`` or ``bytes per second``
+    family: Metric  # the family that measures it
+    # The label that names a resource, such as ``gpu``; empty for the host. Series of a resource are summed.
     of: str = ""
 
     @property

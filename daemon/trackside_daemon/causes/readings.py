@@ -175,25 +175,17 @@ class SeriesLevel(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """All that the search for causes reads.
+    """All that the search for causes reads."""
 
-    Attributes:
-        slow: The slow-down.
-        resources: Series of the machine and of the ranks' phases, with points before and during the slow-down.
-        ranks: The ranks that may have caused it.
-        peers: Other ranks of the run, whose levels are the usual ones; none to compare with the time before.
-        pids: All processes of the training.
-        commands: Names of the processes by pid.
-        neighbours: Processes outside of the training that use most of the machine.
-    """
-
-    slow: SlowDown
+    slow: SlowDown  # the slow-down
+    # Series of the machine and of the ranks' phases, with points before and during the slow-down.
     resources: Sequence[Resource]
-    ranks: Sequence[RankPlace] = ()
+    ranks: Sequence[RankPlace] = ()  # the ranks that may have caused it
+    # Other ranks of the run, whose levels are the usual ones; none to compare with the time before.
     peers: Sequence[RankPlace] = ()
-    pids: frozenset[str] = frozenset()
-    commands: Mapping[str, str] = {}
-    neighbours: Sequence[Neighbour] = ()
+    pids: frozenset[str] = frozenset()  # all processes of the training
+    commands: Mapping[str, str] = {}  # names of the processes by pid
+    neighbours: Sequence[Neighbour] = ()  # processes outside of the training that use most of the machine
 
     def of(self, family: Metric, **labels: str) -> list[SeriesLevel]:
         """Return the levels of a family's series that have these labels and are about the machine or one of the ranks."""

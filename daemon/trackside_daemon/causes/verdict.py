@@ -26,18 +26,12 @@ STOPS = frozenset((*DEATHS, *STALLS, *DIVERGED, DIFFERS, *DAMAGED))  # names of 
 
 
 class Verdict(NamedTuple):
-    """The reason why a run does not go on; it counts before any share of time.
+    """The reason why a run does not go on; it counts before any share of time."""
 
-    Attributes:
-        text: One sentence, or one for the run and one for whom it waits; empty if the run goes on.
-        causes: What the names of its causes begin with, the gravest first.
-        broken: It is proven; else the run only makes no step for much longer than usual.
-        hang: The verdict on a run that hangs now: `captures.hang.verdict.HangVerdict` as JSON.
-    """
-
-    text: str = ""
-    causes: tuple[str, ...] = ()
-    broken: bool = False
+    text: str = ""  # one sentence, or one for the run and one for whom it waits; empty if the run goes on
+    causes: tuple[str, ...] = ()  # what the names of its causes begin with, the gravest first
+    broken: bool = False  # it is proven; else the run only makes no step for much longer than usual
+    # The verdict on a run that hangs now: `captures.hang.verdict.HangVerdict` as JSON.
     hang: Mapping[str, Any] | None = None
 
     def place(self, cause: str) -> int:

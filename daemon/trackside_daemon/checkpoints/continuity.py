@@ -50,20 +50,14 @@ class MeanChange(NamedTuple):
 
 
 class ResumeVerdict(NamedTuple):
-    """The verdict on a resume.
+    """The verdict on a resume."""
 
-    Attributes:
-        cause: The likely fault: ``weights``, ``scheduler``, ``optimizer``, ``data``, ``order``, ``anew`` or ``unknown``;
-            empty if the training continues.
-        alert: The fault shows in the values, so that an alert is due.
-        text: What was found, in one sentence without a subject.
-        changes: The quantities that could be judged.
-    """
-
+    # The likely fault: ``weights``, ``scheduler``, ``optimizer``, ``data``, ``order``, ``anew`` or ``unknown``; empty
+    # if the training continues.
     cause: str
-    alert: bool
-    text: str
-    changes: tuple[MeanChange, ...] = ()
+    alert: bool  # the fault shows in the values, so that an alert is due
+    text: str  # what was found, in one sentence without a subject
+    changes: tuple[MeanChange, ...] = ()  # the quantities that could be judged
 
 
 CAUSES = {

@@ -19,24 +19,16 @@ RETURN_SECONDS = 60.0  # time in which the processes of a run come back to a new
 
 
 class RunHere(NamedTuple):
-    """A run.
+    """A run."""
 
-    Attributes:
-        name: Its exported name.
-        attempt: Its last attempt.
-        directory: The working directory of its process, for relative paths.
-        uid: The user whose files are read; None for all, since that is the daemon's own. A run of an owner without a user
-            of this machine, as over TCP, is not followed: this daemon would read for it what only the daemon may.
-        started: When the attempt began, in Unix seconds.
-        ended: When it ended, in monotonic seconds; None while it is alive.
-    """
-
-    name: str
-    attempt: int
-    directory: str
+    name: str  # its exported name
+    attempt: int  # its last attempt
+    directory: str  # the working directory of its process, for relative paths
+    # The user whose files are read; None for all, since that is the daemon's own. A run of an owner without a user of
+    # this machine, as over TCP, is not followed: this daemon would read for it what only the daemon may.
     uid: int | None
-    started: float
-    ended: float | None = None
+    started: float  # when the attempt began, in Unix seconds
+    ended: float | None = None  # when it ended, in monotonic seconds; None while it is alive
 
 
 class RunsHere:

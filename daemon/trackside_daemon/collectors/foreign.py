@@ -16,19 +16,13 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class ForeignFamily:
-    """A family of one part.
+    """A family of one part."""
 
-    Attributes:
-        kind: ``counter``, ``gauge`` or ``unknown``: a histogram's and a summary's series are families of their own.
-        help: Its help text; None without one.
-        series: The values by the pairs of label and value, sorted.
-        declared: Its type as it was written.
-    """
-
+    # ``counter``, ``gauge`` or ``unknown``: a histogram's and a summary's series are families of their own.
     kind: Kind = "unknown"
-    help: str | None = None
-    series: dict[Labels, float] = field(default_factory=dict)
-    declared: str = "untyped"
+    help: str | None = None  # its help text; None without one
+    series: dict[Labels, float] = field(default_factory=dict)  # the values by the pairs of label and value, sorted
+    declared: str = "untyped"  # its type as it was written
 
 
 Part = Mapping[str, ForeignFamily]

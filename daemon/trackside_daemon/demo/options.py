@@ -20,20 +20,13 @@ class DemoOptionsError(Exception):
 
 
 class DemoOptions(NamedTuple):
-    """Options of the command.
+    """Options of the command."""
 
-    Attributes:
-        steps: Steps of the training; None for no end.
-        trouble: Trouble in the training, a name of `TROUBLES`; empty for none.
-        after: Seconds of training before the trouble begins.
-        ranks: Number of simulated ranks; None for a real training.
-        gpus: Number of simulated GPUs; None for one per rank, or for the real ones if there is a driver.
-    """
-
-    steps: int | None = None
-    trouble: str = ""
-    after: float = 15.0
-    ranks: int | None = None
+    steps: int | None = None  # steps of the training; None for no end
+    trouble: str = ""  # trouble in the training, a name of `TROUBLES`; empty for none
+    after: float = 15.0  # seconds of training before the trouble begins
+    ranks: int | None = None  # number of simulated ranks; None for a real training
+    # Number of simulated GPUs; None for one per rank, or for the real ones if there is a driver.
     gpus: int | None = None
 
     @property

@@ -90,40 +90,25 @@ TOKENS = "_at_tokens"
 
 
 class Effect(NamedTuple):
-    """A quantity of some runs compared with the same of the baseline.
+    """A quantity of some runs compared with the same of the baseline."""
 
-    Attributes:
-        quantity: ``step_time``, ``step_time_p25``, ``throughput``, a name of `_USED`, a key of the runs, or a key and `TOKENS`.
-        unit: Its unit; empty for keys.
-        better: ``lower``, ``higher`` or, if that depends on the key, empty.
-        at: The step, or the number of tokens, at which keys are compared; None for other quantities.
-        value: The mean of the runs; None if it is unknown, like all that follow.
-        baseline: The mean of the baseline.
-        ratio: value / baseline; None too where the baseline is not above 0.
-        low: The least ratio of the 95 % interval; None if the noise is unknown.
-        high: The largest ratio of the interval.
-        difference: value - baseline.
-        difference_low: The least difference of the 95 % interval.
-        difference_high: The largest difference of the interval.
-        unknown: Why there is no value, or no interval; empty if there is.
-        nonfinite: Who has NaN or an infinite value among those to compare, so that nothing is compared: ``baseline`` (and
-            maybe the runs), ``value`` (the runs); empty if all are finite. Gradient norms, which overflow in healthy runs,
-            are compared by their finite values.
-    """
-
+    # ``step_time``, ``step_time_p25``, ``throughput``, a name of `_USED`, a key of the runs, or a key and `TOKENS`.
     quantity: str
-    unit: str
-    better: str
-    at: float | None = None
-    value: float | None = None
-    baseline: float | None = None
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    difference: float | None = None
-    difference_low: float | None = None
-    difference_high: float | None = None
-    unknown: str = ""
+    unit: str  # its unit; empty for keys
+    better: str  # ``lower``, ``higher`` or, if that depends on the key, empty
+    at: float | None = None  # the step, or the number of tokens, at which keys are compared; None for other quantities
+    value: float | None = None  # the mean of the runs; None if it is unknown, like all that follow
+    baseline: float | None = None  # the mean of the baseline
+    ratio: float | None = None  # value / baseline; None too where the baseline is not above 0
+    low: float | None = None  # the least ratio of the 95 % interval; None if the noise is unknown
+    high: float | None = None  # the largest ratio of the interval
+    difference: float | None = None  # value - baseline
+    difference_low: float | None = None  # the least difference of the 95 % interval
+    difference_high: float | None = None  # the largest difference of the interval
+    unknown: str = ""  # why there is no value, or no interval; empty if there is
+    # Who has NaN or an infinite value among those to compare, so that nothing is compared: ``baseline`` (and maybe the
+    # runs), ``value`` (the runs); empty if all are finite. Gradient norms, which overflow in healthy runs, are compared
+    # by their finite values.
     nonfinite: str = ""
 
     @property

@@ -31,34 +31,22 @@ POINTS = 2048  # most samples that are read of it
 
 
 class Measures(NamedTuple):
-    """Measures of a run to compare it by, besides its curves.
+    """Measures of a run to compare it by, besides its curves."""
 
-    Attributes:
-        run: Its id.
-        steps: Its last step plus one, over all attempts.
-        tokens: Mean of the key ``tokens`` in a step, of all ranks; None if it is not pushed. Likewise *samples*.
-        step_seconds: Duration of a step, without pauses: the mean of the medians of batches.
-        quick_seconds: Duration that a quarter of the steps stays below. What else runs on the machine lengthens the others.
-        step_rate: Steps per second from the first push to the last, pauses included.
-        gpu_memory: The most bytes in use on one of its GPUs; None if that is not measured.
-        host_memory: The sum of the most bytes of its processes.
-        joules: Energy of a step; None without all counters.
-        cost: Costs of a step; None without prices.
-        noise: Share of its time by which two runs like it differ without a change (95 %); 0 if that is unknown.
-    """
-
-    run: str
-    steps: int
+    run: str  # its id
+    steps: int  # its last step plus one, over all attempts
+    # Mean of the key ``tokens`` in a step, of all ranks; None if it is not pushed. Likewise *samples*.
     tokens: float | None
     samples: float | None
-    step_seconds: Estimate | None
+    step_seconds: Estimate | None  # duration of a step, without pauses: the mean of the medians of batches
+    # Duration that a quarter of the steps stays below. What else runs on the machine lengthens the others.
     quick_seconds: Estimate | None
-    step_rate: Estimate | None
-    noise: float
-    gpu_memory: float | None = None
-    host_memory: float | None = None
-    joules: Estimate | None = None
-    cost: Estimate | None = None
+    step_rate: Estimate | None  # steps per second from the first push to the last, pauses included
+    noise: float  # share of its time by which two runs like it differ without a change (95 %); 0 if that is unknown
+    gpu_memory: float | None = None  # the most bytes in use on one of its GPUs; None if that is not measured
+    host_memory: float | None = None  # the sum of the most bytes of its processes
+    joules: Estimate | None = None  # energy of a step; None without all counters
+    cost: Estimate | None = None  # costs of a step; None without prices
 
     @property
     def throughput(self) -> tuple[str, Estimate] | None:

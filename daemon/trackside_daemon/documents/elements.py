@@ -16,14 +16,10 @@ class Code(str):
 
 
 class Bar(NamedTuple):
-    """A cell with a bar.
-
-    Attributes:
-        text: Its text.
-        parts: Begin and end of each part, from 0 to 1, and its severity, which selects its color.
-    """
+    """A cell with a bar."""
 
     text: str
+    # Begin and end of each part, from 0 to 1, and its severity, which selects its color.
     parts: Sequence[tuple[float, float, str]]
 
 
@@ -42,38 +38,25 @@ Cell: TypeAlias = "str | Bar | Lines"
 
 
 class Table(NamedTuple):
-    """A table; the first cell of each row is its heading.
+    """A table; the first cell of each row is its heading."""
 
-    Attributes:
-        title: What it shows, in lower case; empty for none.
-        header: The names of the columns. Without them, rows of two cells are names with values, and those of one are lines.
-            If the first is empty, the columns are of equal kind, such as runs side by side.
-        rows: The cells.
-        right: See `text.table`.
-        flexible: See `text.table`.
-    """
-
-    title: str
+    title: str  # what it shows, in lower case; empty for none
+    # The names of the columns. Without them, rows of two cells are names with values, and those of one are lines. If
+    # the first is empty, the columns are of equal kind, such as runs side by side.
     header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    right: str = ""
-    flexible: str = ""
+    rows: Sequence[Sequence[Cell]]  # the cells
+    right: str = ""  # see `text.table`
+    flexible: str = ""  # see `text.table`
 
 
 class Curves(NamedTuple):
-    """Charts of keys that a page draws.
+    """Charts of keys that a page draws."""
 
-    Attributes:
-        axes: The axes of each run, see `diagnosis.report`.
-        charts: ``key`` and ``lines``, each with its ``label``, ``run`` (its place) and columns.
-        marks: Seconds after its start and severity of each alert, by run.
-        left_out: The number of keys without a chart.
-    """
-
-    axes: Sequence[Any]
+    axes: Sequence[Any]  # the axes of each run, see `diagnosis.report`
+    # ``key`` and ``lines``, each with its ``label``, ``run`` (its place) and columns.
     charts: Sequence[Mapping[str, Any]]
-    marks: Sequence[Any]
-    left_out: int
+    marks: Sequence[Any]  # seconds after its start and severity of each alert, by run
+    left_out: int  # the number of keys without a chart
 
 
 class MediaSeries(NamedTuple):

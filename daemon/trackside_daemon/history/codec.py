@@ -40,20 +40,13 @@ class Cells(NamedTuple):
 
 
 class ValueSummary(NamedTuple):
-    """Statistics of values; *low* and *high* are None if all are NaN.
+    """Statistics of values; *low* and *high* are None if all are NaN."""
 
-    Attributes:
-        low: The minimum, without NaN.
-        high: The maximum, without NaN.
-        finite: Number of values that are neither NaN nor infinite.
-        sum: Sum of the finite values.
-        squares: Sum of the squared deviations of the finite values from their mean; None if it is unknown.
-    """
-
-    low: float | None = None
-    high: float | None = None
-    finite: int = 0
-    sum: float = 0.0
+    low: float | None = None  # the minimum, without NaN
+    high: float | None = None  # the maximum, without NaN
+    finite: int = 0  # number of values that are neither NaN nor infinite
+    sum: float = 0.0  # sum of the finite values
+    # Sum of the squared deviations of the finite values from their mean; None if it is unknown.
     squares: float | None = None
 
     def plus(self, other: ValueSummary) -> ValueSummary:

@@ -27,17 +27,12 @@ class CgroupMount(NamedTuple):
 
 
 class Cgroup(NamedTuple):
-    """The cgroups that a process is in.
+    """The cgroups that a process is in."""
 
-    Attributes:
-        path: Label value of the cgroup, from `label`.
-        v1: Directories by controller of v1, the process's own first, then those above; empty when not mounted here.
-        v2: Directories of v2, in the same order.
-    """
-
-    path: str
+    path: str  # label value of the cgroup, from `label`
+    # Directories by controller of v1, the process's own first, then those above; empty when not mounted here.
     v1: Mapping[str, tuple[Path, ...]]
-    v2: tuple[Path, ...]
+    v2: tuple[Path, ...]  # directories of v2, in the same order
 
     def levels(self, controller: str) -> tuple[Path, ...]:
         """Return a controller's directory for the process and those above, of v1 or v2, the nearest first."""

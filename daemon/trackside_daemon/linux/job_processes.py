@@ -22,18 +22,12 @@ IO_BYTES = 13_000  # read and written per second, from which on a process is bus
 
 
 class Activity(NamedTuple):
-    """Resources that a process has used until now.
+    """Resources that a process has used until now."""
 
-    Attributes:
-        cpu: CPU seconds, in user and kernel mode.
-        io: Bytes read and written, by calls and as mapped files, of /proc/PID/io; 0 if it may not be read.
-        wakes: How often its main thread has waited for something that came.
-        starved: Seconds for which its main thread had work and got no CPU, of /proc/PID/schedstat; 0 if unknown.
-    """
-
-    cpu: float
-    io: int = 0
-    wakes: int = 0
+    cpu: float  # CPU seconds, in user and kernel mode
+    io: int = 0  # bytes read and written, by calls and as mapped files, of /proc/PID/io; 0 if it may not be read
+    wakes: int = 0  # how often its main thread has waited for something that came
+    # Seconds for which its main thread had work and got no CPU, of /proc/PID/schedstat; 0 if unknown.
     starved: float = 0.0
 
 

@@ -191,14 +191,10 @@ class CallWorker(Generic[A]):
 
 
 class WorkLimits(NamedTuple):
-    """Limits of the process that does some work; see `trackside_daemon.linux.process_limits`.
+    """Limits of the process that does some work; see `trackside_daemon.linux.process_limits`."""
 
-    Attributes:
-        cpu_seconds: Most seconds of a processor for the request; 0 for no limit.
-        quick_seconds: Seconds of a processor for which the process keeps its priority, as of its first request.
-    """
-
-    cpu_seconds: int = 0
+    cpu_seconds: int = 0  # most seconds of a processor for the request; 0 for no limit
+    # Seconds of a processor for which the process keeps its priority, as of its first request.
     quick_seconds: float = 0.0
 
 

@@ -28,42 +28,26 @@ class CheckedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint. A record of the same run and path replaces the earlier one.
+    """A checkpoint. A record of the same run and path replaces the earlier one."""
 
-    Attributes:
-        run: The id of the run.
-        path: Its absolute path: a file or a folder.
-        attempt: The attempt that wrote it.
-        time: When it was written.
-        found: How it was found: ``event``, ``open`` or ``directory``.
-        state: One of `STATES`.
-        step: Its step; None if unknown.
-        format: ``torch``, ``safetensors``, ``dcp``, ``transformers``, ``accelerate``, ``lightning``, ``trackside`` or
-            ``files``; empty before the first audit.
-        bytes: Its size.
-        checked: When it was found to be intact or damaged; None before.
-        file: The damaged file.
-        reason: Why it is damaged, or why it cannot be checked, in one line.
-        metrics: Numbers that the training reported for it.
-        files: Its files as of the last audit that found them intact.
-        sequence: Its place in the order of saving, in Unix microseconds, as `trackside.Checkpoints` reports it, which no
-            clock moves; 0 if unknown.
-    """
-
-    run: str
-    path: str
-    attempt: int
-    time: float
-    found: str
-    state: str = WRITING
-    step: int | None = None
+    run: str  # the id of the run
+    path: str  # its absolute path: a file or a folder
+    attempt: int  # the attempt that wrote it
+    time: float  # when it was written
+    found: str  # how it was found: ``event``, ``open`` or ``directory``
+    state: str = WRITING  # one of `STATES`
+    step: int | None = None  # its step; None if unknown
+    # ``torch``, ``safetensors``, ``dcp``, ``transformers``, ``accelerate``, ``lightning``, ``trackside`` or ``files``;
+    # empty before the first audit.
     format: str = ""
-    bytes: int = 0
-    checked: float | None = None
-    file: str = ""
-    reason: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    files: tuple[CheckedFile, ...] = ()
+    bytes: int = 0  # its size
+    checked: float | None = None  # when it was found to be intact or damaged; None before
+    file: str = ""  # the damaged file
+    reason: str = ""  # why it is damaged, or why it cannot be checked, in one line
+    metrics: Mapping[str, float] = field(default_factory=dict)  # numbers that the training reported for it
+    files: tuple[CheckedFile, ...] = ()  # its files as of the last audit that found them intact
+    # Its place in the order of saving, in Unix microseconds, as `trackside.Checkpoints` reports it, which no clock
+    # moves; 0 if unknown.
     sequence: int = 0
 
     @property

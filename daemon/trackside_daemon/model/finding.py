@@ -13,32 +13,19 @@ def severity_of(stored: object) -> Severity:
 
 
 class Finding(NamedTuple):
-    """A problem that a detector or a rule has found, or the end of one. Alert and labels identify it.
+    """A problem that a detector or a rule has found, or the end of one. Alert and labels identify it."""
 
-    Attributes:
-        alert: The alert's name, such as ``LossSpike``.
-        severity: How severe it is.
-        labels: The subject, sorted by label name: ``run``, ``rank``, ``key``, ``gpu``, ``uuid``, ``device`` and others.
-        time: When it appeared, in Unix seconds.
-        summary: What is wrong, where and how much, in one sentence with numbers.
-        description: Since when, and what to check next.
-        over: The problem is over.
-        once: It is a single event: no finding will end it.
-        run: The id of the run; empty for the machine.
-        evidence: Facts that help to understand it, as JSON values: last values, the phase, stacks, processes.
-        attempt: The attempt of the run; None if it is about no one attempt, or unknown.
-        late: It is about values that waited in the spool of a process that has ended.
-    """
-
-    alert: str
-    severity: Severity
+    alert: str  # the alert's name, such as ``LossSpike``
+    severity: Severity  # how severe it is
+    # The subject, sorted by label name: ``run``, ``rank``, ``key``, ``gpu``, ``uuid``, ``device`` and others.
     labels: tuple[tuple[str, str], ...]
-    time: float
-    summary: str
-    description: str = ""
-    over: bool = False
-    once: bool = False
-    run: str = ""
+    time: float  # when it appeared, in Unix seconds
+    summary: str  # what is wrong, where and how much, in one sentence with numbers
+    description: str = ""  # since when, and what to check next
+    over: bool = False  # the problem is over
+    once: bool = False  # it is a single event: no finding will end it
+    run: str = ""  # the id of the run; empty for the machine
+    # Facts that help to understand it, as JSON values: last values, the phase, stacks, processes.
     evidence: Mapping[str, Any] = {}
-    attempt: int | None = None
-    late: bool = False
+    attempt: int | None = None  # the attempt of the run; None if it is about no one attempt, or unknown
+    late: bool = False  # it is about values that waited in the spool of a process that has ended

@@ -76,16 +76,11 @@ def define(name: str, text: str, *labels: str) -> Metric:
 
 
 class Distribution(NamedTuple):
-    """The value of a histogram.
+    """The value of a histogram."""
 
-    Attributes:
-        counts: Observations per bucket, not cumulative; the last bucket is above all bounds.
-        sum: Sum of all observations, in the metric's unit.
-        fine: Observations by `trackside.buckets.duration_index`, for native histograms; empty if nobody has counted them.
-    """
-
-    counts: tuple[int, ...]
-    sum: float
+    counts: tuple[int, ...]  # observations per bucket, not cumulative; the last bucket is above all bounds
+    sum: float  # sum of all observations, in the metric's unit
+    # Observations by `trackside.buckets.duration_index`, for native histograms; empty if nobody has counted them.
     fine: Mapping[int, int] = {}
 
 
@@ -99,28 +94,22 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Samples and records of one source at one moment.
+    """Samples and records of one source at one moment."""
 
-    Attributes:
-        source: A collector's name; ``training`` and more after a colon for a rank's samples; ``sessions`` for the records
-            of clients; or the part of the daemon. ``collect[]`` and ``exclude[]`` of a scrape select by what is before the colon.
-        samples: The newest values.
-        complete: The source has no other series: those that are not in this batch disappear.
-        until: When the source's series expire unless another batch of it arrives, in seconds of the monotonic clock;
-            None for never.
-        time: When the batch was sampled, in Unix seconds; 0 for batches that do not come from the sampler.
-        records: Records for the history and the detectors.
-        receipt: Identifies the message to acknowledge once the batch is committed; opaque to all packages but `ingest`.
-        subject: The run or the rank that the samples describe; None for batches that are not about a run.
-    """
-
+    # A collector's name; ``training`` and more after a colon for a rank's samples; ``sessions`` for the records of
+    # clients; or the part of the daemon. ``collect[]`` and ``exclude[]`` of a scrape select by what is before the
+    # colon.
     source: str
-    samples: list[Sample] = field(default_factory=list)
-    complete: bool = False
+    samples: list[Sample] = field(default_factory=list)  # the newest values
+    complete: bool = False  # the source has no other series: those that are not in this batch disappear
+    # When the source's series expire unless another batch of it arrives, in seconds of the monotonic clock; None for
+    # never.
     until: float | None = None
-    time: float = 0.0
-    records: Sequence[Record] = ()
+    time: float = 0.0  # when the batch was sampled, in Unix seconds; 0 for batches that do not come from the sampler
+    records: Sequence[Record] = ()  # records for the history and the detectors
+    # Identifies the message to acknowledge once the batch is committed; opaque to all packages but `ingest`.
     receipt: Any = None
+    # The run or the rank that the samples describe; None for batches that are not about a run.
     subject: RankRef | None = None
 
 

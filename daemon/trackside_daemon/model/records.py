@@ -54,18 +54,12 @@ class Account(NamedTuple):
 
 
 class EarlierAttempts(NamedTuple):
-    """A run before one of its attempts.
+    """A run before one of its attempts."""
 
-    Attributes:
-        lost: Lost seconds by rank and cause.
-        step: The highest step; None before the first.
-        ended: When the last attempt ended, in Unix seconds; None if there was none.
-        kept: The stored accounts of the attempt itself, by rank, if an earlier daemon followed it.
-    """
-
-    lost: Mapping[int, Mapping[str, float]] = {}
-    step: int | None = None
-    ended: float | None = None
+    lost: Mapping[int, Mapping[str, float]] = {}  # lost seconds by rank and cause
+    step: int | None = None  # the highest step; None before the first
+    ended: float | None = None  # when the last attempt ended, in Unix seconds; None if there was none
+    # The stored accounts of the attempt itself, by rank, if an earlier daemon followed it.
     kept: Mapping[int, Account] = {}
 
 
@@ -81,75 +75,49 @@ class AccountUpdated:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A client session belongs to an attempt of a run from now on.
+    """A client session belongs to an attempt of a run from now on."""
 
-    Attributes:
-        session: The session; its name and attempt are the run's as this daemon exports them.
-        hello: The client's hello, with run, attempt and rank within the limits.
-        time: When the hello arrived.
-        offset: Seconds by which this machine's clock is ahead of the client's.
-        about: Facts about process and machine of an imported run; None to derive them from the hello.
-        again: The session was opened before; something in its hello has changed.
-        owner: Who owns the run; None for an imported one, which is the daemon's user's.
-        same_clock: The process has this machine's clocks, so that *offset* has no error.
-    """
-
-    session: SessionRef
-    hello: Hello
-    time: float
-    offset: float = 0.0
+    session: SessionRef  # the session; its name and attempt are the run's as this daemon exports them
+    hello: Hello  # the client's hello, with run, attempt and rank within the limits
+    time: float  # when the hello arrived
+    offset: float = 0.0  # seconds by which this machine's clock is ahead of the client's
+    # Facts about process and machine of an imported run; None to derive them from the hello.
     about: Mapping[str, Any] | None = None
-    again: bool = False
-    owner: Owner | None = None
-    same_clock: bool = False
+    again: bool = False  # the session was opened before; something in its hello has changed
+    owner: Owner | None = None  # who owns the run; None for an imported one, which is the daemon's user's
+    same_clock: bool = False  # the process has this machine's clocks, so that *offset* has no error
 
 
 @dataclass(frozen=True, slots=True)
 class BatchIngested:
-    """A numbered message of a session was accepted, with its rows; a bye and a skip have none.
-
-    Attributes:
-        number: The message's number; 0 for rows that the daemon derived from the messages of several ranks.
-        columns: The rows, decoded.
-        shift: Nanoseconds from the client's monotonic clock to Unix time.
-        phases: Seconds that the session has spent in each phase so far.
-        paused: Seconds of evaluation and checkpoints, outside the steps, since the session's previous message.
-        late: The rows are a minute old or more, so that they raise no notification.
-        distributions: Distributions of layers, checked.
-        media: Images, texts and tables, not checked.
-        closed: When the message was closed, in nanoseconds of the client's monotonic clock.
-        durations: Durations of the session's steps so far, without evaluation and checkpoints; None before the first.
-        hashes: Hashes of parts of the model, checked.
-    """
+    """A numbered message of a session was accepted, with its rows; a bye and a skip have none."""
 
     session: SessionRef
-    number: int
-    columns: Sequence[Columns] = ()
-    shift: int = 0
-    phases: Mapping[str, float] = field(default_factory=dict)
+    number: int  # the message's number; 0 for rows that the daemon derived from the messages of several ranks
+    columns: Sequence[Columns] = ()  # the rows, decoded
+    shift: int = 0  # nanoseconds from the client's monotonic clock to Unix time
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds that the session has spent in each phase so far
+    # Seconds of evaluation and checkpoints, outside the steps, since the session's previous message.
     paused: float = 0.0
-    late: bool = False
-    distributions: Sequence[DistributionFrame] = ()
-    media: Sequence[MediaItem] = ()
-    closed: int = 0
+    late: bool = False  # the rows are a minute old or more, so that they raise no notification
+    distributions: Sequence[DistributionFrame] = ()  # distributions of layers, checked
+    media: Sequence[MediaItem] = ()  # images, texts and tables, not checked
+    closed: int = 0  # when the message was closed, in nanoseconds of the client's monotonic clock
+    # Durations of the session's steps so far, without evaluation and checkpoints; None before the first.
     durations: Histogram | None = None
-    hashes: Sequence[TensorHash] = ()
+    hashes: Sequence[TensorHash] = ()  # hashes of parts of the model, checked
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The state of an attempt of a run.
-
-    Attributes:
-        ended: When it ended; None while it is alive.
-        late: Only one rank has reported this, after its process was gone. The attempt ends with its last rank.
-    """
+    """The state of an attempt of a run."""
 
     run: str
     attempt: int
     state: str
     cause: str = ""
-    ended: float | None = None
+    ended: float | None = None  # when it ended; None while it is alive
+    # Only one rank has reported this, after its process was gone. The attempt ends with its last rank.
     late: bool = False
 
 
@@ -192,26 +160,20 @@ AlertKey = tuple[str, str, tuple[tuple[str, str], ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert that fires or has ended. A record with the same name, labels and start replaces the earlier one.
-
-    Attributes:
-        run: The id of the run; empty for an alert about the machine.
-        ended: When it ended; None while it fires.
-        evidence: Facts that help to understand it, as JSON values; an `AlertNote` adds later ones.
-        silenced: A silence matches it, so that no notification is sent. The history does not store this.
-        notified: The last notification of each sink, from the history; sinks that sent none are absent.
-    """
+    """An alert that fires or has ended. A record with the same name, labels and start replaces the earlier one."""
 
     alert: str
     severity: str
     started: float
-    run: str = ""
+    run: str = ""  # the id of the run; empty for an alert about the machine
     labels: Mapping[str, str] = field(default_factory=dict)
     summary: str = ""
     description: str = ""
-    ended: float | None = None
+    ended: float | None = None  # when it ended; None while it fires
+    # Facts that help to understand it, as JSON values; an `AlertNote` adds later ones.
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    silenced: bool = False
+    silenced: bool = False  # a silence matches it, so that no notification is sent. The history does not store this
+    # The last notification of each sink, from the history; sinks that sent none are absent.
     notified: Mapping[str, Notified] = field(default_factory=dict)
 
     @property
@@ -250,21 +212,15 @@ class AlertNote:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Matching alerts send no notifications for a while. A record with the same id replaces the silence.
+    """Matching alerts send no notifications for a while. A record with the same id replaces the silence."""
 
-    Attributes:
-        id: Eight hexadecimal digits.
-        labels: Patterns with ``*`` and ``?`` by label name; all must match. ``alert`` is the alert's name and ``run`` the
-            run's name.
-        until: When it ends, in Unix seconds; for a silence that was ended early, the time of that.
-        comment: The reason that the user gave.
-    """
-
-    id: str
+    id: str  # eight hexadecimal digits
+    # Patterns with ``*`` and ``?`` by label name; all must match. ``alert`` is the alert's name and ``run`` the run's
+    # name.
     labels: Mapping[str, str]
     started: float
-    until: float
-    comment: str = ""
+    until: float  # when it ends, in Unix seconds; for a silence that was ended early, the time of that
+    comment: str = ""  # the reason that the user gave
 
 
 @dataclass(frozen=True, slots=True)

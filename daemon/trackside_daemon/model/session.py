@@ -53,16 +53,11 @@ class SessionRef(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """The user or the key that opened a session, and so owns its run.
+    """The user or the key that opened a session, and so owns its run."""
 
-    Attributes:
-        id: ``uid:NUMBER`` or ``key:NAME``; empty if that is unknown.
-        user: The name that people see.
-        verified: The connection itself has identified the process, so that the client cannot have invented it.
-    """
-
-    id: str = ""
-    user: str = ""
+    id: str = ""  # ``uid:NUMBER`` or ``key:NAME``; empty if that is unknown
+    user: str = ""  # the name that people see
+    # The connection itself has identified the process, so that the client cannot have invented it.
     verified: bool = False
 
 

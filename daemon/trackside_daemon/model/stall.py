@@ -32,22 +32,14 @@ def standing(name: str, since: float, step: float | None) -> str:
 
 
 class Stall(NamedTuple):
-    """The stalled ranks of one attempt at one moment. A later one of the same attempt replaces it.
+    """The stalled ranks of one attempt at one moment. A later one of the same attempt replaces it."""
 
-    Attributes:
-        run: The id of the run.
-        attempt: Its attempt.
-        stalled: No rank of the run makes progress.
-        restored: The stall was found by an earlier daemon: ranks without a known push count as stalled.
-        silent: Ranks that push nothing while others do.
-        pushed: When each of these ranks pushed last, in Unix seconds, by the client's clock; None before the first push.
-    """
-
-    run: str
+    run: str  # the id of the run
     attempt: int
-    stalled: bool = False
-    restored: bool = False
-    silent: AbstractSet[int] = frozenset()
+    stalled: bool = False  # no rank of the run makes progress
+    restored: bool = False  # the stall was found by an earlier daemon: ranks without a known push count as stalled
+    silent: AbstractSet[int] = frozenset()  # ranks that push nothing while others do
+    # When each of these ranks pushed last, in Unix seconds, by the client's clock; None before the first push.
     pushed: Mapping[int, float | None] = {}
 
     @property

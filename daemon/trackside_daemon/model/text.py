@@ -262,6 +262,14 @@ def seconds(value: object) -> object:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
+def duration_seconds(text: str) -> float:
+    """Return the seconds of a duration, as `seconds`; NaN if it is none, which no limits include."""
+    try:
+        return float(str(seconds(text)))
+    except ValueError:
+        return math.nan
+
+
 def read_moment(text: str, *, end: bool = False) -> float:
     """Return the Unix seconds of a duration before now, or of a date; a day without a time begins, or *end*s, at midnight.
 

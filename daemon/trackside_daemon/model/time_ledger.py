@@ -67,47 +67,29 @@ def lost_in(phases: Mapping[str, float]) -> dict[str, float]:
 
 
 class RankSpan(NamedTuple):
-    """One rank of one attempt; times are Unix seconds.
+    """One rank of one attempt; times are Unix seconds."""
 
-    Attributes:
-        attempt: The attempt's number.
-        rank: The rank.
-        started: When the attempt started.
-        ended: When the attempt ended, or now.
-        first: The time of the rank's first push; None without one.
-        last: The time of its last push.
-        phases: Seconds by phase.
-        account: Its stall and its restart, as the daemon measured them.
-        before: The part of the phases before its first push; *after* that after its last push.
-        host: The name of its machine; empty if unknown.
-        busy: Share of the time between its pushes in which its GPUs worked, from 0 to 1; None if it is not measured.
-        busy_before: The same of the time before its first push.
-        lives: The attempt has not ended, so that the time after the last push is no end.
-        usual: Seconds of a step of it.
-        long: Seconds between its pushes by which long steps exceeded the median one; *longest* that of the longest.
-        cpu_wait: Seconds between its pushes in which its main thread waited for a CPU.
-        steps: Number of its steps; 0 if unknown.
-    """
-
-    attempt: int
+    attempt: int  # the attempt's number
     rank: int
-    started: float
-    ended: float
-    first: float | None
-    last: float | None
-    phases: Mapping[str, float]
-    account: Account
-    host: str = ""
+    started: float  # when the attempt started
+    ended: float  # when the attempt ended, or now
+    first: float | None  # the time of the rank's first push; None without one
+    last: float | None  # the time of its last push
+    phases: Mapping[str, float]  # seconds by phase
+    account: Account  # its stall and its restart, as the daemon measured them
+    host: str = ""  # the name of its machine; empty if unknown
+    # Share of the time between its pushes in which its GPUs worked, from 0 to 1; None if it is not measured.
     busy: float | None = None
-    busy_before: float | None = None
-    before: Mapping[str, float] = {}
+    busy_before: float | None = None  # the same of the time before its first push
+    before: Mapping[str, float] = {}  # the part of the phases before its first push; *after* that after its last push
     after: Mapping[str, float] = {}
-    lives: bool = False
-    usual: float = 0.0
+    lives: bool = False  # the attempt has not ended, so that the time after the last push is no end
+    usual: float = 0.0  # seconds of a step of it
+    # Seconds between its pushes by which long steps exceeded the median one; *longest* that of the longest.
     long: float = 0.0
     longest: float = 0.0
-    cpu_wait: float = 0.0
-    steps: int = 0
+    cpu_wait: float = 0.0  # seconds between its pushes in which its main thread waited for a CPU
+    steps: int = 0  # number of its steps; 0 if unknown
 
     @property
     def in_steps(self) -> dict[str, float]:
@@ -138,16 +120,11 @@ class Slowed(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """Seconds by account, the largest first.
+    """Seconds by account, the largest first."""
 
-    Attributes:
-        whole: The mean over the ranks of each attempt; they sum to the wall time.
-        by_rank: Those of each rank, in the attempts that it was part of.
-        by_attempt: Those of each rank in each attempt, by attempt and rank, with the time since the attempt before.
-    """
-
-    whole: dict[str, float]
-    by_rank: dict[int, dict[str, float]]
+    whole: dict[str, float]  # the mean over the ranks of each attempt; they sum to the wall time
+    by_rank: dict[int, dict[str, float]]  # those of each rank, in the attempts that it was part of
+    # Those of each rank in each attempt, by attempt and rank, with the time since the attempt before.
     by_attempt: dict[int, dict[int, dict[str, float]]]
 
 

@@ -29,50 +29,34 @@ class ReadingRequest(msgspec.Struct):
 
 
 class GpuReading(msgspec.Struct):
-    """Reading of one GPU.
+    """Reading of one GPU."""
 
-    Attributes:
-        index: Index in nvidia-smi; it may change at a reboot.
-        uuid: UUID from NVML; empty if the GPU was lost or skipped before the worker could read it.
-        info: Labels of ``trackside_gpu_info``; ``source`` is ``nvml`` or ``simulated``.
-        values: Measured values, without those that this GPU does not support. A lost GPU has ``up`` 0 and nothing else.
-        unsupported: Reasons why values are missing, by reader or series; ``up`` has the reason why a GPU is lost.
-    """
-
-    index: int
-    uuid: str
-    info: dict[str, str]
+    index: int  # index in nvidia-smi; it may change at a reboot
+    uuid: str  # UUID from NVML; empty if the GPU was lost or skipped before the worker could read it
+    info: dict[str, str]  # labels of ``trackside_gpu_info``; ``source`` is ``nvml`` or ``simulated``
+    # Measured values, without those that this GPU does not support. A lost GPU has ``up`` 0 and nothing else.
     values: list[Value]
+    # Reasons why values are missing, by reader or series; ``up`` has the reason why a GPU is lost.
     unsupported: dict[str, str] = {}
 
 
 class Reading(msgspec.Struct, omit_defaults=True):
-    """Readings of all GPUs in one cycle, or the error that prevented them. All counts start when the worker starts.
-
-    Attributes:
-        driver: ``driver_version``, ``nvml_version`` and ``cuda_version``; empty when simulated.
-        error: The error and its remedy, in one line; empty without an error. The worker ends after it sends one.
-        absent: True if the error is that this host has no NVIDIA driver or no GPU.
-        reason: A word for the error, as in ``trackside_nvml_worker_restarts_total``.
-        calls: Number of NVML calls, by function and result.
-        call_seconds: Time spent in each NVML function.
-        rejected: Number of values out of bounds, by family.
-        xids: Xid errors by UUID and Xid: their number, and the Unix time of the last. The UUID is empty if NVML did not
-            report it.
-        hidden: GPUs that NVML counts but this process may not open, each with nothing but the reason.
-        measured_at: End of the cycle, by `time.monotonic`, which all processes of a machine share; 0 if unknown.
-        gone: GPUs that were up before and that NVML no longer counts, each with ``up`` 0; `handle.Nvml` adds them.
-    """
+    """Readings of all GPUs in one cycle, or the error that prevented them. All counts start when the worker starts."""
 
     gpus: list[GpuReading] = []
-    driver: dict[str, str] = {}
-    error: str = ""
-    absent: bool = False
-    reason: str = ""
-    calls: dict[str, dict[str, int]] = {}
-    call_seconds: dict[str, float] = {}
-    rejected: dict[str, int] = {}
+    driver: dict[str, str] = {}  # ``driver_version``, ``nvml_version`` and ``cuda_version``; empty when simulated
+    error: str = ""  # the error and its remedy, in one line; empty without an error. The worker ends after it sends one
+    absent: bool = False  # True if the error is that this host has no NVIDIA driver or no GPU
+    reason: str = ""  # a word for the error, as in ``trackside_nvml_worker_restarts_total``
+    calls: dict[str, dict[str, int]] = {}  # number of NVML calls, by function and result
+    call_seconds: dict[str, float] = {}  # time spent in each NVML function
+    rejected: dict[str, int] = {}  # number of values out of bounds, by family
+    # Xid errors by UUID and Xid: their number, and the Unix time of the last. The UUID is empty if NVML did not report
+    # it.
     xids: dict[str, dict[int, tuple[int, float]]] = {}
+    # GPUs that NVML counts but this process may not open, each with nothing but the reason.
     hidden: list[GpuReading] = []
+    # End of the cycle, by `time.monotonic`, which all processes of a machine share; 0 if unknown.
     measured_at: float = 0.0
+    # GPUs that were up before and that NVML no longer counts, each with ``up`` 0; `handle.Nvml` adds them.
     gone: list[GpuReading] = []

@@ -56,22 +56,15 @@ PAUSED = frozenset("Tt")  # of these, those of a process that somebody holds
 
 
 class _Hang(NamedTuple):
-    """Run that may hang.
+    """Run that may hang."""
 
-    Attributes:
-        run: Its id.
-        name: Its name.
-        pushed: When each rank last pushed a step, by its own clock, as the alert began: another time is progress. None if
-            one rank has ended, so that progress proves nothing.
-        subject: Only this rank makes no progress; None for the whole run.
-        causes: Of what ranks died, as far as the alert has it.
-    """
-
-    run: str
+    run: str  # its id
     name: str
+    # When each rank last pushed a step, by its own clock, as the alert began: another time is progress. None if one
+    # rank has ended, so that progress proves nothing.
     pushed: Mapping[int, float] | None
-    subject: int | None = None
-    causes: Mapping[int, str] = {}
+    subject: int | None = None  # only this rank makes no progress; None for the whole run
+    causes: Mapping[int, str] = {}  # of what ranks died, as far as the alert has it
 
 
 class Hangs:

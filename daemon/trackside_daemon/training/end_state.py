@@ -16,15 +16,11 @@ _CRASHES = frozenset((signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGF
 
 
 class Exit(NamedTuple):
-    """The end of a process.
+    """The end of a process."""
 
-    Attributes:
-        code: The exit status, or a signal's number below 0, as from `os.waitstatus_to_exitcode`; None if unknown.
-        oom: The kernel's OOM killer was active in the process's cgroup.
-    """
-
+    # The exit status, or a signal's number below 0, as from `os.waitstatus_to_exitcode`; None if unknown.
     code: int | None
-    oom: bool = False
+    oom: bool = False  # the kernel's OOM killer was active in the process's cgroup
 
     def fields(self) -> dict[str, int | str]:
         """Return ``status``, or ``signal`` with its name; nothing if the code is unknown."""

@@ -79,24 +79,16 @@ class SinkMessages:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """Messages of one urgency, which wait neither for the others nor for the retries of the others.
-
-    Attributes:
-        channel: Messages in flight, also those of earlier workers.
-        message: Message that is being sent; None for none.
-        since: Unix time at which its sending began.
-        backoff: Back-off after failures.
-        retry: Time of the monotonic clock before which nothing is sent.
-        ended: A message could not be sent while the daemon stops, which has no time for a retry.
-    """
+    """Messages of one urgency, which wait neither for the others nor for the retries of the others."""
 
     urgent: bool
-    channel: SinkMessages = field(default_factory=SinkMessages)
-    message: SinkMessage | None = None
-    since: float | None = None
+    channel: SinkMessages = field(default_factory=SinkMessages)  # messages in flight, also those of earlier workers
+    message: SinkMessage | None = None  # message that is being sent; None for none
+    since: float | None = None  # Unix time at which its sending began
+    # Back-off after failures.
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_SECONDS, LONGEST_SECONDS, jitter=True))
-    retry: float = 0.0
-    ended: bool = False
+    retry: float = 0.0  # time of the monotonic clock before which nothing is sent
+    ended: bool = False  # a message could not be sent while the daemon stops, which has no time for a retry
 
 
 class SinkWorker:

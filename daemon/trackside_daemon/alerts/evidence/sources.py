@@ -29,31 +29,21 @@ MAX_RANKS = 64
 
 
 class Sources(NamedTuple):
-    """Sources of evidence.
+    """Sources of evidence."""
 
-    Attributes:
-        state: Newest values of all families.
-        history: History to read.
-        request_stacks: See `RequestStacks`.
-        processes: Returns the processes of the training as of the last tick.
-        wait_written: Waits until the history has committed all records so far, for a few seconds at most.
-        pause: Waits for a number of seconds, or until the daemon stops.
-        diagnose: Returns the lines of a run's diagnosis, by its id.
-        ask_batches: Asks ranks of a run, by its id, for batches; returns as `RequestStacks`.
-        phases: Returns the recent seconds by phase of the ranks of a run, by its name.
-        proc: Path of procfs.
-    """
-
-    state: State
-    history: Readable
-    request_stacks: RequestStacks
-    processes: Callable[[], Sequence[TrainingProcess]]
+    state: State  # newest values of all families
+    history: Readable  # history to read
+    request_stacks: RequestStacks  # see `RequestStacks`
+    processes: Callable[[], Sequence[TrainingProcess]]  # returns the processes of the training as of the last tick
+    # Waits until the history has committed all records so far, for a few seconds at most.
     wait_written: Callable[[], object]
-    pause: Callable[[float], object] = time.sleep
-    diagnose: Callable[[str], Sequence[str]] = lambda _: ()
+    pause: Callable[[float], object] = time.sleep  # waits for a number of seconds, or until the daemon stops
+    diagnose: Callable[[str], Sequence[str]] = lambda _: ()  # returns the lines of a run's diagnosis, by its id
+    # Asks ranks of a run, by its id, for batches; returns as `RequestStacks`.
     ask_batches: AskBatches = lambda *_: (frozenset(), ())
+    # Returns the recent seconds by phase of the ranks of a run, by its name.
     phases: Callable[[str], Sequence[Resource]] = lambda _: ()
-    proc: str = "/proc"
+    proc: str = "/proc"  # path of procfs
 
 
 class AlertCase(NamedTuple):

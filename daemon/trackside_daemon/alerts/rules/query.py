@@ -98,47 +98,32 @@ class Matcher:
 
 @dataclass(frozen=True)
 class Query:
-    """Series of one family, each with one value.
+    """Series of one family, each with one value."""
 
-    Attributes:
-        metric: The family.
-        matchers: All of them must match.
-        function: The ``value``; its ``rate`` per second, or its ``change``, over the window (of a counter, its growth); its
-            ``mean`` over the window; or the value that its trend over the window reaches (``predict``).
-        window: Seconds.
-        ahead: Seconds from now to the predicted value.
-        fresh: Each series of the counter began at 0 when it appeared, so that its first value is growth too. Prometheus
-            assumes that if it saw the daemon one window ago without the series, or if the daemon has begun since.
-        over: Divisor of each value; only values greater than 0 divide.
-        minus: Subtrahend of each value.
-        past: The values are ratios to the series' own past in its run: its ``best``, which is the lowest for *above* and the
-            highest for *below*, or its ``start``; or to the ``baseline`` of the run. Only values greater than 0 divide. PromQL
-            cannot express it.
-        key: What is read of the baseline: a key, or the name of the family of steps for its steps per second.
-        on: Labels that join *over*, *minus*, *only* and *unless*; none for one value for all series.
-        by: Labels of the family to keep, with the most extreme of the series that share them; None for all labels.
-        above: Keep only series with a greater value.
-        below: Keep only series with a smaller value.
-        only: Keep only series that have a partner in each of these.
-        unless: Keep only series that have a partner in none of these.
-    """
-
-    metric: Metric
-    matchers: tuple[Matcher, ...] = ()
+    metric: Metric  # the family
+    matchers: tuple[Matcher, ...] = ()  # all of them must match
+    # The ``value``; its ``rate`` per second, or its ``change``, over the window (of a counter, its growth); its
+    # ``mean`` over the window; or the value that its trend over the window reaches (``predict``).
     function: Function = "value"
-    window: float = 0.0
-    ahead: float = 0.0
+    window: float = 0.0  # seconds
+    ahead: float = 0.0  # seconds from now to the predicted value
+    # Each series of the counter began at 0 when it appeared, so that its first value is growth too. Prometheus assumes
+    # that if it saw the daemon one window ago without the series, or if the daemon has begun since.
     fresh: bool = False
-    over: Query | None = None
-    minus: Query | None = None
+    over: Query | None = None  # divisor of each value; only values greater than 0 divide
+    minus: Query | None = None  # subtrahend of each value
+    # The values are ratios to the series' own past in its run: its ``best``, which is the lowest for *above* and the
+    # highest for *below*, or its ``start``; or to the ``baseline`` of the run. Only values greater than 0 divide.
+    # PromQL cannot express it.
     past: Past | None = None
-    key: str = ""
-    on: tuple[str, ...] = ()
+    key: str = ""  # what is read of the baseline: a key, or the name of the family of steps for its steps per second
+    on: tuple[str, ...] = ()  # labels that join *over*, *minus*, *only* and *unless*; none for one value for all series
+    # Labels of the family to keep, with the most extreme of the series that share them; None for all labels.
     by: tuple[str, ...] | None = None
-    above: float | None = None
-    below: float | None = None
-    only: tuple[Query, ...] = ()
-    unless: tuple[Query, ...] = ()
+    above: float | None = None  # keep only series with a greater value
+    below: float | None = None  # keep only series with a smaller value
+    only: tuple[Query, ...] = ()  # keep only series that have a partner in each of these
+    unless: tuple[Query, ...] = ()  # keep only series that have a partner in none of these
 
     def __post_init__(self) -> None:
         if self.function != "value" and self.window <= 0:

@@ -11,37 +11,22 @@ from trackside_daemon.model.finding import Severity
 
 @dataclass(frozen=True)
 class Rule:
-    """Condition of an alert, its severity and its texts.
+    """Condition of an alert, its severity and its texts."""
 
-    Attributes:
-        alert: Name of the alert; several rules may have the same.
-        severity: Severity of the alert.
-        query: Condition, met for each series that it returns.
-        summary: Template, see `trackside_daemon.alerts.rules.template`: what is wrong, where and how bad.
-        description: Template: since when, and what to check next.
-        lasting: Seconds for which the condition is met before the alert fires (``for``).
-        keep_firing: Seconds for which the condition is not met before the alert ends.
-        cooldown: Seconds after its end for which the alert does not fire again; Prometheus has no equivalent.
-        lasting_steps: Steps for which the condition is met before the alert fires; Prometheus has no equivalent.
-        absent: The condition is that *query* returns no series.
-        variant: Label that distinguishes rules for the same alert in a Prometheus rule file.
-        inhibited_by: Alerts that inhibit this one while their condition is met for the same labels.
-        of_run: Series with the labels of its ``on`` and ``run``: if all that join an alert have one run, it is about this run.
-            Prometheus then has the daemon's own alert, with the owner of the run, and does not evaluate the rule.
-    """
-
-    alert: str
-    severity: Severity
-    query: Query
-    summary: str
-    description: str = ""
-    lasting: float = 0.0
-    keep_firing: float = 0.0
-    cooldown: float = 0.0
-    lasting_steps: int = 0
-    absent: bool = False
-    variant: str = ""
-    inhibited_by: tuple[str, ...] = ()
+    alert: str  # name of the alert; several rules may have the same
+    severity: Severity  # severity of the alert
+    query: Query  # condition, met for each series that it returns
+    summary: str  # template, see `trackside_daemon.alerts.rules.template`: what is wrong, where and how bad
+    description: str = ""  # template: since when, and what to check next
+    lasting: float = 0.0  # seconds for which the condition is met before the alert fires (``for``)
+    keep_firing: float = 0.0  # seconds for which the condition is not met before the alert ends
+    cooldown: float = 0.0  # seconds after its end for which the alert does not fire again; Prometheus has no equivalent
+    lasting_steps: int = 0  # steps for which the condition is met before the alert fires; Prometheus has no equivalent
+    absent: bool = False  # the condition is that *query* returns no series
+    variant: str = ""  # label that distinguishes rules for the same alert in a Prometheus rule file
+    inhibited_by: tuple[str, ...] = ()  # alerts that inhibit this one while their condition is met for the same labels
+    # Series with the labels of its ``on`` and ``run``: if all that join an alert have one run, it is about this run.
+    # Prometheus then has the daemon's own alert, with the owner of the run, and does not evaluate the rule.
     of_run: Query | None = None
 
     @property

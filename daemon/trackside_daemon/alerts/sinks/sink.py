@@ -35,15 +35,11 @@ class DaemonInfo(NamedTuple):
 
 
 class AlertOutbox(Protocol):
-    """Bounded queue of alerts for one sink; all times are seconds of the monotonic clock.
+    """Bounded queue of alerts for one sink; all times are seconds of the monotonic clock."""
 
-    Attributes:
-        filter: Alerts that the sink sends. New settings replace it, and queued alerts that it rejects are not sent.
-        dropped: Number of notifications that were given up: that an alert fires, gets worse or has ended.
-    """
-
+    # Alerts that the sink sends. New settings replace it, and queued alerts that it rejects are not sent.
     filter: SinkFilter
-    dropped: int
+    dropped: int  # number of notifications that were given up: that an alert fires, gets worse or has ended
 
     def __len__(self) -> int:
         """Return the number of queued alerts."""

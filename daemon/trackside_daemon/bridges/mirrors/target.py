@@ -66,18 +66,13 @@ class Row(NamedTuple):
 
 
 class Target(Protocol):
-    """One place that samples are mirrored to. Its methods block, and are called by one thread.
+    """One place that samples are mirrored to. Its methods block, and are called by one thread."""
 
-    Attributes:
-        machine: Whether it accepts the series of GPUs and host, too, as rows of a run without id. If not, rows of runs have
-            curves of the run's machine, and media.
-        histograms: Whether it accepts rows with distributions.
-        refused: The media of the last rows that it did not accept, of each its key and why.
-    """
-
+    # Whether it accepts the series of GPUs and host, too, as rows of a run without id. If not, rows of runs have curves
+    # of the run's machine, and media.
     machine: bool
-    histograms: bool
-    refused: Sequence[str] = ()
+    histograms: bool  # whether it accepts rows with distributions
+    refused: Sequence[str] = ()  # the media of the last rows that it did not accept, of each its key and why
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """Make the target ready for a run; called before the first rows since the start, also for a run that it has.

@@ -50,21 +50,14 @@ class RankCalls(NamedTuple):
 
 
 class RankDump(NamedTuple):
-    """Present activity of a rank.
+    """Present activity of a rank."""
 
-    Attributes:
-        groups: Its process groups.
-        place: Innermost call of the main thread in the user's code, as ``FILE:LINE in FUNCTION``; empty if unknown.
-        inner: Innermost call of the main thread at all, if that is another one.
-        children: What the processes below it do that can hold it up, in words.
-        busy: Its main thread was running, not waiting, when the daemon looked last.
-    """
-
-    groups: Mapping[GroupKey, RankCalls]
+    groups: Mapping[GroupKey, RankCalls]  # its process groups
+    # Innermost call of the main thread in the user's code, as ``FILE:LINE in FUNCTION``; empty if unknown.
     place: str = ""
-    inner: str = ""
-    children: str = ""
-    busy: bool = False
+    inner: str = ""  # innermost call of the main thread at all, if that is another one
+    children: str = ""  # what the processes below it do that can hold it up, in words
+    busy: bool = False  # its main thread was running, not waiting, when the daemon looked last
 
     @property
     def whereabouts(self) -> str:
@@ -124,37 +117,24 @@ _EQUAL = re.compile("all_?reduce|reduce|broadcast|_all_?gather_base|_?reduce_sca
 
 
 class Absent(NamedTuple):
-    """Ranks without a dump.
+    """Ranks without a dump."""
 
-    Attributes:
-        ended: Their run has ended: the process died, or finished earlier than the others.
-        silent: They are connected and did not answer.
-        unseen: They are not connected to this daemon.
-        reasons: How ranks ended, or why they do not answer, as the end of a sentence, where that is known.
-    """
-
-    ended: frozenset[int] = frozenset()
-    silent: frozenset[int] = frozenset()
-    unseen: frozenset[int] = frozenset()
+    ended: frozenset[int] = frozenset()  # their run has ended: the process died, or finished earlier than the others
+    silent: frozenset[int] = frozenset()  # they are connected and did not answer
+    unseen: frozenset[int] = frozenset()  # they are not connected to this daemon
+    # How ranks ended, or why they do not answer, as the end of a sentence, where that is known.
     reasons: Mapping[int, str] = {}
 
 
 class WaitCase(NamedTuple):
-    """Cause for which a process group waits.
-
-    Attributes:
-        ranks: Ranks that hold it up; empty if unknown.
-        waiting: Ranks that only wait.
-        title: Name of the group.
-        call: The call that does not end, as the others have made it.
-        others: The calls of *ranks* in its place. With *call* among them, nothing shows which of them is right.
-    """
+    """Cause for which a process group waits."""
 
     kind: Kind
-    ranks: frozenset[int]
-    waiting: frozenset[int]
-    title: str
-    call: CommunicationCall
+    ranks: frozenset[int]  # ranks that hold it up; empty if unknown
+    waiting: frozenset[int]  # ranks that only wait
+    title: str  # name of the group
+    call: CommunicationCall  # the call that does not end, as the others have made it
+    # The calls of *ranks* in its place. With *call* among them, nothing shows which of them is right.
     others: tuple[CommunicationCall, ...] = ()
 
 

@@ -16,37 +16,22 @@ NO_ANSWER = "did not answer within 3 s"
 
 
 class HangVerdict(NamedTuple):
-    """Why a run hangs, as JSON values.
+    """Why a run hangs, as JSON values."""
 
-    Attributes:
-        kind: See `cases.Kind`.
-        text: One sentence or a few, in one line.
-        ranks: The ranks that hold the run up; empty if unknown.
-        waiting: The ranks that only wait.
-        silent: The ranks that did not answer.
-        unseen: The ranks that this daemon does not see.
-        group: The process group; empty outside any.
-        sequence: Number of the collective in its group; 0 outside any.
-        operation: The collective.
-        seconds: How long it has waited; 0 outside any.
-        places: Innermost call in the user's code by rank.
-        pids: Process id by rank, of those that this daemon sees.
-        busy: The ranks whose main thread or GPU computes, or that a debugger or a signal has stopped; those that wait in a
-            collective may compute.
-    """
-
-    kind: Kind
-    text: str
-    ranks: tuple[int, ...] = ()
-    waiting: tuple[int, ...] = ()
-    silent: tuple[int, ...] = ()
-    unseen: tuple[int, ...] = ()
-    group: str = ""
-    sequence: int = 0
-    operation: str = ""
-    seconds: float = 0.0
-    places: Mapping[str, str] = {}
-    pids: Mapping[str, int] = {}
+    kind: Kind  # see `cases.Kind`
+    text: str  # one sentence or a few, in one line
+    ranks: tuple[int, ...] = ()  # the ranks that hold the run up; empty if unknown
+    waiting: tuple[int, ...] = ()  # the ranks that only wait
+    silent: tuple[int, ...] = ()  # the ranks that did not answer
+    unseen: tuple[int, ...] = ()  # the ranks that this daemon does not see
+    group: str = ""  # the process group; empty outside any
+    sequence: int = 0  # number of the collective in its group; 0 outside any
+    operation: str = ""  # the collective
+    seconds: float = 0.0  # how long it has waited; 0 outside any
+    places: Mapping[str, str] = {}  # innermost call in the user's code by rank
+    pids: Mapping[str, int] = {}  # process id by rank, of those that this daemon sees
+    # The ranks whose main thread or GPU computes, or that a debugger or a signal has stopped; those that wait in a
+    # collective may compute.
     busy: tuple[int, ...] = ()
 
 

@@ -59,21 +59,14 @@ class RankRecorder:
 
 
 class CaptureKind(RankRecorder):
-    """A kind of captures, and the `RankRecorder` of most kinds.
+    """A kind of captures, and the `RankRecorder` of most kinds."""
 
-    Attributes:
-        name: Its name, one of `trackside_daemon.model.capture.KINDS`.
-        contents: The kind of its files; empty if it is the same name.
-        least_bytes: The free room of the disk with which a capture begins.
-        changes: The key of its summary with what has changed, a ``text`` each; empty if nothing is compared.
-        is_compared: The changes are those since an earlier capture, from `difference`.
-    """
-
-    name: ClassVar[str]
-    contents: ClassVar[str] = ""
-    least_bytes: ClassVar[int] = MIN_FREE_BYTES
+    name: ClassVar[str]  # its name, one of `trackside_daemon.model.capture.KINDS`
+    contents: ClassVar[str] = ""  # the kind of its files; empty if it is the same name
+    least_bytes: ClassVar[int] = MIN_FREE_BYTES  # the free room of the disk with which a capture begins
+    # The key of its summary with what has changed, a ``text`` each; empty if nothing is compared.
     changes: ClassVar[str] = ""
-    is_compared: ClassVar[bool] = False
+    is_compared: ClassVar[bool] = False  # the changes are those since an earlier capture, from `difference`
 
     @property
     def recorders(self) -> Sequence[RankRecorder]:

@@ -27,21 +27,14 @@ class ConfigurationRequest(NamedTuple):
 
 
 class RecordingWindow(NamedTuple):
-    """Times of a recording.
+    """Times of a recording."""
 
-    Attributes:
-        steps: Number of optimizer steps; None to record for *seconds*.
-        seconds: Duration.
-        start: Unix seconds; 0 for at once.
-        after: Number of the optimizer step, of all in the process, after which *steps* are recorded; 0 for at once.
-        skipped: By rank, the optimizer steps that PyTorch has not counted.
-    """
-
-    steps: int | None = None
-    seconds: float = 0.0
-    start: float = 0.0
+    steps: int | None = None  # number of optimizer steps; None to record for *seconds*
+    seconds: float = 0.0  # duration
+    start: float = 0.0  # Unix seconds; 0 for at once
+    # Number of the optimizer step, of all in the process, after which *steps* are recorded; 0 for at once.
     after: int = 0
-    skipped: Mapping[int, int] = {}
+    skipped: Mapping[int, int] = {}  # by rank, the optimizer steps that PyTorch has not counted
 
 
 def decode(datagram: bytes) -> ConfigurationRequest | None:

@@ -23,20 +23,14 @@ _LIBRARIES = {"torch", "torchvision", "lib", "site-packages", "threading"} | sys
 
 
 class ThreadCall(msgspec.Struct, gc=False):
-    """An event of a thread, and its place among the others.
-
-    Attributes:
-        own: Microseconds in which no call inside it ran.
-        source: The user's innermost function that encloses it, or is it, as ``path/file.py:88 in name``; empty if not recorded.
-        in_loader: It waits for the next batch, or a call that does encloses it.
-        in_operator: An operator encloses it.
-    """
+    """An event of a thread, and its place among the others."""
 
     event: TraceEvent
-    own: float
+    own: float  # microseconds in which no call inside it ran
+    # The user's innermost function that encloses it, or is it, as ``path/file.py:88 in name``; empty if not recorded.
     source: str
-    in_loader: bool
-    in_operator: bool
+    in_loader: bool  # it waits for the next batch, or a call that does encloses it
+    in_operator: bool  # an operator encloses it
 
 
 def nest(events: Iterable[TraceEvent]) -> list[ThreadCall]:

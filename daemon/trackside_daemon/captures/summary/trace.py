@@ -16,15 +16,11 @@ class TraceError(Exception):
 
 
 class Arguments(msgspec.Struct, frozen=True, gc=False):
-    """Arguments of an event.
+    """Arguments of an event."""
 
-    Attributes:
-        id: The same number for an operator and the GPU work that it started.
-        shapes: Shapes of the inputs, as JSON.
-    """
-
+    # The same number for an operator and the GPU work that it started.
     id: int | None = msgspec.field(name="External id", default=None)
-    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))  # shapes of the inputs, as JSON
 
 
 _NO_ARGUMENTS = Arguments()

@@ -9,7 +9,7 @@ import typer
 
 from trackside_daemon.cli.errors import errors_reported, fail
 from trackside_daemon.cli.options import Url, option
-from trackside_daemon.model.text import seconds, shown
+from trackside_daemon.model.text import duration_seconds, shown
 
 
 def pause(
@@ -52,10 +52,7 @@ def paused(answer: Mapping[str, Any]) -> str:
 def _length(text: str) -> float | None:
     if not text:
         return None
-    try:
-        length = float(str(seconds(text)))
-    except ValueError:
-        length = 0.0
+    length = duration_seconds(text)
     if not 0 < length < float("inf"):
         fail(f"--for: {text!r} is not a duration such as 10m or 1h30m")
     return length

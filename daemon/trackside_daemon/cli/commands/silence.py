@@ -13,7 +13,7 @@ from trackside_daemon.cli.options import Json, Url, argument, flag, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.config.near import near_name
 from trackside_daemon.documents.text import table
-from trackside_daemon.model.text import seconds, shown
+from trackside_daemon.model.text import duration_seconds, shown
 from trackside_daemon.model.troubles import PREFIX
 
 MORE = ("stage", "test")  # labels of alerts that no family has
@@ -75,10 +75,7 @@ def _body(labels: Mapping[str, str], length: str, comment: str, *, everything: b
         raise CommandError("--all silences every alert; omit it to silence only those that match")
     if not everything and not any(name != "alert" or pattern.strip("*") for name, pattern in labels.items()):
         raise CommandError("that would silence every alert; give an alert, a --run or a --label, or --all")
-    try:
-        length_seconds = float(str(seconds(length))) if length[-1:].isalpha() else 0.0  # 5 would be five seconds
-    except ValueError:
-        length_seconds = 0.0
+    length_seconds = duration_seconds(length) if length[-1:].isalpha() else 0.0  # 5 would be five seconds
     if not 0 < length_seconds <= MAX_SILENCE_SECONDS:
         raise CommandError(f"--for: {length!r} is not a duration up to 30d, such as 2h or 30m")
     return {"labels": labels, "for": length_seconds, "comment": comment}

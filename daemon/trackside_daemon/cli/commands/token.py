@@ -31,13 +31,10 @@ def token(
         from trackside_daemon.cli.sources.api_source import ApiSource
         from trackside_daemon.cli.sources.daemon_lookup import VARIABLE, find_daemon, find_history
         from trackside_daemon.history.directory import default_directory
-        from trackside_daemon.model.text import seconds
+        from trackside_daemon.model.text import duration_seconds
         from trackside_daemon.web.http.auth_token import MAX_KEEP_SECONDS, STORED, token_of_role
 
-        try:
-            keep_seconds = float(str(seconds(keep or 0)))
-        except ValueError:
-            keep_seconds = -1.0
+        keep_seconds = duration_seconds(keep or "0")
         if not 0 <= keep_seconds <= MAX_KEEP_SECONDS or (keep and not rotate):
             raise CommandError(f"--keep {keep}: give a time such as 1h, 30d at most, together with --rotate")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from trackside_daemon.cli.errors import CommandError, errors_reported
 from trackside_daemon.cli.options import Url, flag, option
 from trackside_daemon.cli.output import print_lines
-from trackside_daemon.model.text import seconds, shown
+from trackside_daemon.model.text import duration_seconds, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,10 +114,7 @@ def top(
 
 
 def _length(interval: str) -> float:
-    try:
-        length = float(str(seconds(interval)))
-    except ValueError:
-        length = 0.0
+    length = duration_seconds(interval)
     if not SHORTEST <= length <= LONGEST:
         raise CommandError(f"--interval: {shown(interval)!r} is not a duration from 100ms to 1h, such as 1s")
     return length

@@ -52,27 +52,18 @@ FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the 
 
 
 class RunOptions(NamedTuple):
-    """The services of `trackside run` beside its command.
+    """The services of `trackside run` beside its command."""
 
-    Attributes:
-        follow: Directories to follow besides those in the working directory; None to follow nothing.
-        auto: Find values in trainings that do not use trackside.
-        console: Keep what the command prints.
-        restarts: Decides on restarts; None for none.
-        restart_arguments: Are appended to the command when it starts again; ``{checkpoint}`` is replaced in them.
-        requeue: Id of the Slurm job that is requeued in place of a restart; empty for none.
-        stop_on: Alerts that end the command.
-        inspector: Path of the library of NCCL's Inspector; empty for none.
-    """
-
+    # Directories to follow besides those in the working directory; None to follow nothing.
     follow: Sequence[str] | None = None
-    auto: bool = False
-    console: bool = False
-    restarts: Restarts | None = None
+    auto: bool = False  # find values in trainings that do not use trackside
+    console: bool = False  # keep what the command prints
+    restarts: Restarts | None = None  # decides on restarts; None for none
+    # Are appended to the command when it starts again; ``{checkpoint}`` is replaced in them.
     restart_arguments: Sequence[str] = ()
-    requeue: str = ""
-    stop_on: Sequence[StopOn] = ()
-    inspector: str = ""
+    requeue: str = ""  # id of the Slurm job that is requeued in place of a restart; empty for none
+    stop_on: Sequence[StopOn] = ()  # alerts that end the command
+    inspector: str = ""  # path of the library of NCCL's Inspector; empty for none
 
 
 def run(command: Sequence[str], config: Config, flags: Sequence[str], options: RunOptions = RunOptions()) -> int:  # noqa: B008
@@ -91,7 +82,6 @@ def run(command: Sequence[str], config: Config, flags: Sequence[str], options: R
     if shutil.which(command[0]) is None:
         exists = os.sep in command[0] and Path(command[0]).exists()  # a bare name is searched in $PATH only
         return _report_unstarted(command[0], PermissionError() if exists else FileNotFoundError())
-    _open_standard_files()
     signals = Signals()
     probe = GroupProbe(signals.handled)
     try:
@@ -390,15 +380,6 @@ def hand_over(command: Command, launch: str) -> None:
 
 def _profiler_directory(daemon: CommandDaemon) -> Path:
     return socket_directory(Path(daemon.endpoint.removeprefix("ipc://")))
-
-
-def _open_standard_files() -> None:
-    """Open the standard files that are closed, so that no other file gets their numbers."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 def _report_unstarted(program: str, error: OSError) -> int:

@@ -49,17 +49,12 @@ class Throttling:
 
 
 class CgroupLimits(NamedTuple):
-    """The limits of a cgroup.
+    """The limits of a cgroup."""
 
-    Attributes:
-        readings: The limits, None for those that are not set.
-        usage_file: The file with the memory in use at the level of the smallest memory limit; None without a limit.
-        cpu_level: The directory of the cgroup with the smallest CPU limit; None without a limit.
-    """
-
-    readings: list[Reading]
+    readings: list[Reading]  # the limits, None for those that are not set
+    # The file with the memory in use at the level of the smallest memory limit; None without a limit.
     usage_file: str | None
-    cpu_level: str | None
+    cpu_level: str | None  # the directory of the cgroup with the smallest CPU limit; None without a limit
 
 
 def limits(cgroup: Cgroup) -> CgroupLimits:

@@ -105,23 +105,16 @@ _METRICS = {name: family.metric for name, family in gpu_families.FAMILIES.items(
 
 
 class GpuSnapshot(NamedTuple):
-    """The GPUs as of the last tick; any thread may read it.
+    """The GPUs as of the last tick; any thread may read it."""
 
-    Attributes:
-        gpus: GPUs that were read, that are lost and that are gone; a GPU in an unknown state has no values.
-        visible: Number of GPUs that NVML counts; 0 when it refuses or hangs, None while that is unknown.
-        most: Largest number that it has counted, since the start or since the last pause.
-        driver: Versions by label of `DRIVER_INFO`.
-        error: The reason why there is no reading now; empty when there is one.
-        absent: The reason is that the host has no driver or no GPU.
-    """
-
+    # GPUs that were read, that are lost and that are gone; a GPU in an unknown state has no values.
     gpus: Sequence[GpuReading] = ()
+    # Number of GPUs that NVML counts; 0 when it refuses or hangs, None while that is unknown.
     visible: int | None = None
-    most: int = 0
-    driver: Mapping[str, str] = {}
-    error: str = "nothing was read yet"
-    absent: bool = False
+    most: int = 0  # largest number that it has counted, since the start or since the last pause
+    driver: Mapping[str, str] = {}  # versions by label of `DRIVER_INFO`
+    error: str = "nothing was read yet"  # the reason why there is no reading now; empty when there is one
+    absent: bool = False  # the reason is that the host has no driver or no GPU
 
 
 class GpuCollector:

@@ -43,17 +43,12 @@ _JOB = re.compile(rb"slurm[^/\n]*/(?:uid_\d+/)?(?:job_(\d+)|(s[0-9A-HJKMNP-TV-Z]
 
 
 class ContainerLocation(NamedTuple):
-    """The cgroup, container and job of a process.
+    """The cgroup, container and job of a process."""
 
-    Attributes:
-        cgroup: Label value of its cgroup, from `trackside_daemon.linux.cgroups.label`.
-        container: First 12 digits of its container's id, as ``docker ps`` shows it; of nested ones the innermost.
-        job: The number of its Slurm job, or the job's SLUID.
-    """
-
-    cgroup: str = ""
+    cgroup: str = ""  # label value of its cgroup, from `trackside_daemon.linux.cgroups.label`
+    # First 12 digits of its container's id, as ``docker ps`` shows it; of nested ones the innermost.
     container: str = ""
-    job: str = ""
+    job: str = ""  # the number of its Slurm job, or the job's SLUID
 
 
 class ContainerLocations:

@@ -184,14 +184,10 @@ class RankReader:
 
 
 class RankRows(NamedTuple):
-    """The rows of a rank, in the order of their times, and then of their steps.
+    """The rows of a rank, in the order of their times, and then of their steps."""
 
-    Attributes:
-        axis: Steps and times of the rows.
-        places: By the identity of a column's axis, the row of each sample; None if it is that of the same index.
-    """
-
-    axis: Axis
+    axis: Axis  # steps and times of the rows
+    # By the identity of a column's axis, the row of each sample; None if it is that of the same index.
     places: dict[int, Integers | None]
 
 

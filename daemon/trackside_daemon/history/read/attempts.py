@@ -178,23 +178,15 @@ def highest(connection: sqlite3.Connection, run: int, attempt: int) -> int | Non
 
 
 class StoredSession(NamedTuple):
-    """A client session in the history.
+    """A client session in the history."""
 
-    Attributes:
-        committed: Number of its last message that was committed.
-        attempt: The attempt of its run that it belongs to.
-        ended: Its rank of that attempt reported its end itself.
-        owner: The id of its run's `Owner`; None if no session with one has opened the run.
-        unowned: The id of its run, if that has no owner, was not imported, and its attempt has not ended; else empty.
-        run: The id of its run.
-    """
-
-    committed: int
-    attempt: int
-    ended: bool = False
-    owner: str | None = None
+    committed: int  # number of its last message that was committed
+    attempt: int  # the attempt of its run that it belongs to
+    ended: bool = False  # its rank of that attempt reported its end itself
+    owner: str | None = None  # the id of its run's `Owner`; None if no session with one has opened the run
+    # The id of its run, if that has no owner, was not imported, and its attempt has not ended; else empty.
     unowned: str = ""
-    run: str = ""
+    run: str = ""  # the id of its run
 
 
 def stored_session(connection: sqlite3.Connection, session: bytes) -> StoredSession | None:

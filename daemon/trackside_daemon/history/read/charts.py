@@ -27,24 +27,18 @@ _BlockCells = tuple[bytes, bytes, "bytes | None"]
 
 
 class Chart(NamedTuple):
-    """Buckets of a series.
+    """Buckets of a series."""
 
-    Attributes:
-        points: ``[step, time, min, max, last]``; step and time are those of the last sample, the time in Unix seconds.
-        unit: Samples per unit: 1, 64 or 4,096. Above 1, the window's edges were rounded to a unit.
-        samples: Number of samples in the window; approximate if its edges were rounded.
-        trimmed: The unit is 1, and cells stand for samples that are gone. (Coarser charts are unaffected: they are made
-            of cells anyway.)
-        nonfinite: Number of NaN and infinite samples of each point; empty if there are none.
-        means: Mean of the last values of each point's units, without NaN and infinities: of all its samples if the unit is
-            1, else of every 64th or 4,096th. Empty if every point is one unit, whose last value it would be.
-    """
-
+    # ``[step, time, min, max, last]``; step and time are those of the last sample, the time in Unix seconds.
     points: list[list[float]]
-    unit: int
-    samples: int
+    unit: int  # samples per unit: 1, 64 or 4,096. Above 1, the window's edges were rounded to a unit
+    samples: int  # number of samples in the window; approximate if its edges were rounded
+    # The unit is 1, and cells stand for samples that are gone. (Coarser charts are unaffected: they are made of cells
+    # anyway.)
     trimmed: bool = False
-    nonfinite: Sequence[int] = ()
+    nonfinite: Sequence[int] = ()  # number of NaN and infinite samples of each point; empty if there are none
+    # Mean of the last values of each point's units, without NaN and infinities: of all its samples if the unit is 1,
+    # else of every 64th or 4,096th. Empty if every point is one unit, whose last value it would be.
     means: Sequence[float] = ()
 
 

@@ -7,52 +7,32 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Board:
-    """One kind of GPU: clocks in megahertz, power in watts, temperatures in degrees Celsius.
-
-    Attributes:
-        memory: Device memory in bytes.
-        reserved: Device memory that the driver reserves, in bytes.
-        idle: Power without work.
-        busy: Power at full utilization.
-        limit: Highest power limit.
-        least: Lowest power limit.
-        clocks: Maximum clocks by domain.
-        cool: Temperature without work.
-        slowdown: Temperature at which the clocks fall.
-        thresholds: Absolute temperatures by name, which boards before Ada report.
-        above: Degrees of each threshold above the slowdown, by name; boards since Ada report margins to them.
-        memory_sensor: Whether it measures the memory's temperature.
-        gpm: Whether it has the novelties of Hopper: profiling metrics, the NVLink fabric, recovery actions.
-        mig: Whether it supports MIG.
-        links: Number of NVLinks.
-        link_speed: Speed of one NVLink, in bytes per second.
-        link_traffic: Bytes per second in each direction at full utilization.
-        banks: Memory banks with spare rows.
-    """
+    """One kind of GPU: clocks in megahertz, power in watts, temperatures in degrees Celsius."""
 
     name: str
     architecture: str
     compute_capability: str
     vbios: str
-    memory: int
-    reserved: int
-    idle: float
-    busy: float
-    limit: float
-    least: float
-    clocks: dict[str, int]
-    cool: float
-    slowdown: float
-    thresholds: dict[str, float]
+    memory: int  # device memory in bytes
+    reserved: int  # device memory that the driver reserves, in bytes
+    idle: float  # power without work
+    busy: float  # power at full utilization
+    limit: float  # highest power limit
+    least: float  # lowest power limit
+    clocks: dict[str, int]  # maximum clocks by domain
+    cool: float  # temperature without work
+    slowdown: float  # temperature at which the clocks fall
+    thresholds: dict[str, float]  # absolute temperatures by name, which boards before Ada report
+    # Degrees of each threshold above the slowdown, by name; boards since Ada report margins to them.
     above: dict[str, float]
-    memory_sensor: bool
-    gpm: bool
-    mig: bool
+    memory_sensor: bool  # whether it measures the memory's temperature
+    gpm: bool  # whether it has the novelties of Hopper: profiling metrics, the NVLink fabric, recovery actions
+    mig: bool  # whether it supports MIG
     pcie_generation: int
-    links: int
-    link_speed: float
-    link_traffic: float
-    banks: int
+    links: int  # number of NVLinks
+    link_speed: float  # speed of one NVLink, in bytes per second
+    link_traffic: float  # bytes per second in each direction at full utilization
+    banks: int  # memory banks with spare rows
 
 
 # Thresholds with T.Limits of -8, -2, 0 and 0.

@@ -22,6 +22,7 @@ from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.history_access import HistoryAccess, json_response, parsed
 from trackside_daemon.web.api.waits import WaitCondition, Waits
 from trackside_daemon.web.http.roles import ROLE, permits
+from trackside_daemon.web.http.server import wait_for_disconnect
 
 CAPTURE_SECONDS = 300.0  # longest wait for the summary of a capture
 POLL_SECONDS = 0.5
@@ -64,7 +65,7 @@ class AgentsApi:
         asked = parsed(MessageParameters, request).actions
         actions = asked and self._actions and permits(request.scope.get(ROLE), "write")
         answering = asyncio.ensure_future(self._protocol.answer(data, actions=actions))
-        gone = asyncio.ensure_future(_disconnected(request))
+        gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
             await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():  # nobody reads the answer, such as that of a long wait
@@ -103,8 +104,3 @@ class AgentsApi:
         from trackside_daemon.agents.protocol import Protocol
 
         return Protocol(Answers(self._history.ask, self), __version__)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

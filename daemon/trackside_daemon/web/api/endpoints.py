@@ -28,28 +28,19 @@ from trackside_daemon.web.http.roles import Role
 
 
 class Endpoint(NamedTuple):
-    """An API endpoint.
-
-    Attributes:
-        handler: The method that answers, whose docstring is the endpoint's sentence; of a question, its class.
-        parameters: The parameters of its query; None for none.
-        body: An example or description of the request's body; empty for none.
-        body_type: Its class; None for a file or a JSON object of any kind.
-        errors: Statuses of its errors, besides those that `openapi` derives.
-        types: Media types of its answer.
-        needs: The role that it needs; empty for ``read`` to read and ``write`` to change.
-    """
+    """An API endpoint."""
 
     method: str
     path: str
+    # The method that answers, whose docstring is the endpoint's sentence; of a question, its class.
     handler: Any  # a method, or a class of questions
-    parameters: type[Question] | None = None
+    parameters: type[Question] | None = None  # the parameters of its query; None for none
     description: str = ""
-    body: str = ""
-    body_type: Any = None
-    errors: tuple[int, ...] = ()
-    types: tuple[str, ...] = ("application/json",)
-    needs: Role | None = None
+    body: str = ""  # an example or description of the request's body; empty for none
+    body_type: Any = None  # its class; None for a file or a JSON object of any kind
+    errors: tuple[int, ...] = ()  # statuses of its errors, besides those that `openapi` derives
+    types: tuple[str, ...] = ("application/json",)  # media types of its answer
+    needs: Role | None = None  # the role that it needs; empty for ``read`` to read and ``write`` to change
 
     @property
     def role(self) -> Role:

@@ -21,7 +21,7 @@ from trackside_daemon.history.database import ClosedError
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownKeyError, UnknownRunError
 from trackside_daemon.questions.question import InvalidError, MissingError, Question, parse
-from trackside_daemon.web.http.server import ABORT
+from trackside_daemon.web.http.server import ABORT, wait_for_disconnect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,8 +61,7 @@ class SamplesResponse(StreamingResponse):
             log.error("an answer breaks off: the history cannot be read: %s", error)  # noqa: TRY400  a file's fault, no traceback
             # The client must see that samples are missing, and a status cannot be sent any more.
             scope[ABORT]()
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            await wait_for_disconnect(receive)
 
 
 class HistoryAccess:

@@ -240,8 +240,13 @@ class _ClientCertificateCheck:
             await self._app(scope, receive, send)
             return
         self._transport.abort()
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await wait_for_disconnect(receive)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client of a request has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class _Server(uvicorn.Server):

@@ -31,22 +31,15 @@ class _Entry:
     """Alert of one severity.
 
     The severity is a label, so an alert that gets worse is a new one for Alertmanager, and the former one ends.
-
-    Attributes:
-        alert: Present state. For Alertmanager it fires until `until` is set, even if it has ended.
-        queued: The present state was not sent yet.
-        sent: Latest notification, as the history has it; None for none.
-        fires_until: Time before which its end is not sent: Alertmanager notifies of no alert that ends within `group_wait`.
-        ended: Time at which its end was registered; None while it fires.
-        until: Time at which an ended alert is dropped; None while it fires for Alertmanager.
     """
 
-    alert: Alert
-    queued: bool = True
-    sent: Notified | None = None
+    alert: Alert  # present state. For Alertmanager it fires until `until` is set, even if it has ended
+    queued: bool = True  # the present state was not sent yet
+    sent: Notified | None = None  # latest notification, as the history has it; None for none
+    # Time before which its end is not sent: Alertmanager notifies of no alert that ends within `group_wait`.
     fires_until: float = 0.0
-    ended: float | None = None
-    until: float | None = None
+    ended: float | None = None  # time at which its end was registered; None while it fires
+    until: float | None = None  # time at which an ended alert is dropped; None while it fires for Alertmanager
 
     @property
     def news(self) -> Alert:

@@ -22,7 +22,7 @@ from trackside_daemon.questions.question import Question, RunName
 from trackside_daemon.web.api.history_access import encode_json, json_response, parsed
 from trackside_daemon.web.api.overview.rates import attempt_from_info
 from trackside_daemon.web.http.auth_token import error_response
-from trackside_daemon.web.http.server import ABORT
+from trackside_daemon.web.http.server import ABORT, wait_for_disconnect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -315,7 +315,7 @@ class _EventStreamResponse(Response):
             )
             await error_response(503, "busy", message, {"Retry-After": "5"})(scope, receive, send)
             return
-        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
+        disconnected = asyncio.ensure_future(wait_for_disconnect(receive))
         sending = asyncio.ensure_future(self._send_events(listener, send))
         ended = asyncio.ensure_future(listener.ended.wait())
         try:
@@ -344,11 +344,6 @@ class _EventStreamResponse(Response):
                     return False
         await send({"type": "http.response.body", "body": b""})
         return True
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _limit_series(values: dict[str, dict[int, Any]]) -> dict[str, dict[int, Any]]:
