@@ -64,7 +64,9 @@ export function options(/** @type {View} */ view, handlers) {
         drawTurn(u, view);
       })],
       draw: [(u) => withClip(u, () => drawMarks(u, view)), (u) => nonfinite(u, view), (u) => drawEndLabels(u, view)],
-      syncRect: [(u) => readOthers(u, view)],
+      // All plots at once: one by one, each after the texts of the one before, each would compute the page's layout.
+      syncRect: [(u) => view.sync && u.over.matches(":hover") &&
+        uPlot.sync(view.sync).plots.forEach((other) => other !== u && other.syncRect())],
       setCursor: [handlers.onMove],
       setSelect: [(u) => select(u, handlers)],
     },
@@ -74,13 +76,6 @@ export function options(/** @type {View} */ view, handlers) {
 const isPointerEvent = (type) => type === "mousemove" || type === "mouseleave";
 /** @type {uPlot.Cursor.Sync} */
 const SYNC = { key: "", setSeries: false, scales: ["x", null], filters: { pub: isPointerEvent, sub: isPointerEvent } };
-
-// Reads the places of all plots before the first of them moves its cursor: to read them one by one, each after the texts
-// of the one before it have changed, computes the layout of the page once for each.
-function readOthers(u, /** @type {View} */ { sync }) {
-  if (!sync || !u.over.matches(":hover")) return;
-  for (const other of uPlot.sync(sync).plots) if (other !== u) other.syncRect();
-}
 
 const isLeft = ({ line }) => !line.right;
 const scaleOf = (line) => (line.right ? "right" : "y");
