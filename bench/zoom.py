@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 from processes import Daemon, eventually
 
 from bench.history import Filling, floats
-from bench.table import head, machine, row, verdict
+from bench.table import head, machine, verdict
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -32,7 +32,8 @@ WINDOWS = ((0.2, 0.8), (0.3, 0.6), (0.1, 0.9))
 WINDOW_SECONDS = 1.5
 LEAST_FRAMES = 57.0  # of 60 a second, which an idle page has
 LONGEST_TASK = 50.0  # ms
-CHART_LIMIT = 1.0  # s
+FIRST_LIMIT = 0.6  # s
+CHARTS_LIMIT = 1.0  # s
 
 WATCH = """
 window.tasks = []; window.frames = []; window.drawn = [];
@@ -75,8 +76,9 @@ def show(seen: list[dict[str, Any]], samples: int) -> None:
     tasks = [task for one in seen for task in one["tasks"]]
     longest = max(tasks, default=0.0)
     head(f"{len(KEYS)} keys of {samples:,} samples, {len(seen)} visits", "measured", "target", "")
-    verdict("the first chart is drawn", f"{first:.2f} s", f"<= {CHART_LIMIT:g} s", met=first <= CHART_LIMIT)
-    row(f"all {len(KEYS)} charts are drawn", f"{last:.2f} s", "", "")
+    verdict("the first chart is drawn", f"{first:.2f} s", f"<= {FIRST_LIMIT:g} s", met=first <= FIRST_LIMIT)
+    limit = f"<= {CHARTS_LIMIT:g} s"
+    verdict(f"all {len(KEYS)} charts are drawn", f"{last:.2f} s", limit, met=last <= CHARTS_LIMIT)
     verdict("frames per second while they zoom", f"{frames:.0f}", f">= {LEAST_FRAMES:.0f}", met=frames >= LEAST_FRAMES)
     measured = f"{longest:.0f} ms, {len(tasks)} over {LONGEST_TASK:.0f} ms" if tasks else f"under {LONGEST_TASK:.0f} ms"
     verdict("the longest task while they zoom", measured, f"<= {LONGEST_TASK:.0f} ms", met=longest <= LONGEST_TASK)

@@ -11,7 +11,8 @@ from processes import DEADLINE
 from starlette.exceptions import HTTPException
 
 from trackside_daemon.history.read.reader import UnknownRunError
-from trackside_daemon.web.api.history_access import THREADS, HistoryAccess
+from trackside_daemon.web.api import history_access
+from trackside_daemon.web.api.history_access import BURST_SECONDS, THREADS, HistoryAccess
 
 
 def access() -> HistoryAccess:
@@ -40,6 +41,44 @@ def test_few_reads_compute_at_once_however_many_charts_a_page_has() -> None:
         return await reads
 
     assert max(asyncio.run(load())) == THREADS
+
+
+class Clock:
+    """A clock that goes on while somebody sleeps or computes."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.rests: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    thread_time = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.rests.append(seconds)
+
+
+def test_a_thread_rests_as_long_as_it_computes_but_for_the_burst_of_a_page_that_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(history_access, "time", clock)
+    monkeypatch.setattr(history_access, "THREADS", 1)
+
+    def read() -> None:
+        clock.now += 0.2
+
+    async def load() -> None:
+        history = access()
+        for _ in range(4):
+            await history.compute(read)
+        clock.now += 60
+        await history.compute(read)
+
+    asyncio.run(load())
+    assert clock.rests == pytest.approx([0, 0, 0.4 - BURST_SECONDS, 0.2, 0])
 
 
 def test_errors_of_reads_are_answers() -> None:

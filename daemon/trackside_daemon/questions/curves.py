@@ -50,9 +50,7 @@ def find(
         UnknownKeyError: It is *strict*, and no run has one of the keys.
         InvalidError: There are more than one answer has.
     """
-    ranks, most = part.ranks(), MAX_SERIES
-    if band:
-        ranks, most = ranks or [], MAX_BAND_SERIES
+    ranks, most = (part.ranks() or [], MAX_BAND_SERIES) if band else (part.ranks(), MAX_SERIES)
     with history.reading() as connection:
         uids = dict.fromkeys(reader.resolve(connection, name) for name in names)
         found = (one for uid in uids for one in reader.series(connection, uid, keys or None, ranks, part.attempt))

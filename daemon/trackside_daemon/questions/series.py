@@ -100,8 +100,7 @@ class Series(_Curves, frozen=True, kw_only=True):
     def _find(self, history: History) -> list[RunSeries]:
         from trackside_daemon.questions import curves
 
-        strict = self.missing == "error"
-        return curves.find(history, self.run, self.key, self, band=bool(self.band), strict=strict)
+        return curves.find(history, self.run, self.key, self, band=bool(self.band), strict=self.missing == "error")
 
 
 class OneSeries(_Curves, frozen=True, kw_only=True):

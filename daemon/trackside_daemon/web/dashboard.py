@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -23,18 +22,7 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 PAGE = "index.html"
-# The module of each address, as `PAGES` of app.js has them.
-ADDRESSES = {
-    "/": "overview",
-    "/runs": "runs",
-    "/runs/{run:path}": "run",
-    "/compare": "compare",
-    "/system": "system",
-    "/alerts": "alerts",
-    "/alerts/{alert}": "alerts",
-    "/export": "export",
-    "/fleet": "runs",
-}
+ADDRESSES = ("/", "/runs", "/runs/{run:path}", "/compare", "/system", "/alerts", "/alerts/{alert}", "/export", "/fleet")
 # No inline code and no other origin. The browser revalidates each file, so that an upgrade takes effect at once.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -58,17 +46,13 @@ TYPES = {
 class StaticFile:
     """A static file, read at start so that an upgrade of the package cannot mix two versions."""
 
-    def __init__(self, plain: bytes, suffix: str) -> None:
+    def __init__(self, path: Path) -> None:
+        plain = path.read_bytes()
         # Without a time, the compressed bytes are the same after each start.
         self._compressed = gzip.compress(plain, mtime=0) if len(plain) >= MIN_GZIP_BYTES else b""
         self._plain = b"" if self._compressed else plain  # one form is enough, because all browsers accept gzip
-        self._type = TYPES.get(suffix, "text/plain")
+        self._type = TYPES.get(path.suffix, "text/plain")
         self._hash = f'"{sha256(plain).hexdigest()[:16]}"'
-
-    @property
-    def plain(self) -> bytes:
-        """The bytes as they are on the disk."""
-        return self._plain or gzip.decompress(self._compressed)
 
     def respond(self, request: Request) -> Response:
         """Return the file, compressed if the browser accepts that, or 304 if the browser's copy is current."""
@@ -80,32 +64,17 @@ class StaticFile:
             headers["Content-Encoding"] = "gzip"
             content = self._compressed
         else:
-            content = self.plain
+            content = self._plain or gzip.decompress(self._compressed)
         return Response(content, headers=headers, media_type=self._type)
 
 
 @cache
 def _files() -> dict[str, StaticFile]:
-    return {
-        path.relative_to(STATIC).as_posix(): StaticFile(path.read_bytes(), path.suffix)
-        for path in STATIC.rglob("*")
-        if path.is_file()
-    }
+    return {path.relative_to(STATIC).as_posix(): StaticFile(path) for path in STATIC.rglob("*") if path.is_file()}
 
 
-@cache
-def _page(name: str) -> StaticFile:
-    """Return the page that names all modules of one: the browser requests them at once, not file by file as it finds them."""
-    modules = [f"pages/{name}.js", "app.js"]
-    for module in modules:
-        imported = dict.fromkeys(re.findall(rb'from "/static/(.+?)"', _files()[module].plain))
-        modules += [one.decode() for one in imported if one.decode() not in modules]
-    links = "".join(f'<link rel="modulepreload" href="/static/{module}">\n' for module in modules)
-    return StaticFile(_files()[PAGE].plain.replace(b"</html>", links.encode() + b"</html>"), ".html")
-
-
-def _respond(name: str) -> Callable[[Request], Response]:
-    return lambda request: _page(name).respond(request)
+async def _page(request: Request) -> Response:
+    return _files()[PAGE].respond(request)
 
 
 def lost(request: Request) -> Response | None:
@@ -130,4 +99,4 @@ def routes() -> list[BaseRoute]:
     """Return the routes of the dashboard's pages and static files."""
     # Now and not at the first request, so that an upgrade of the package cannot mix two versions.
     _files()
-    return [*(Route(address, _respond(page)) for address, page in ADDRESSES.items()), Route("/static/{path:path}", _file)]
+    return [*(Route(address, _page) for address in ADDRESSES), Route("/static/{path:path}", _file)]

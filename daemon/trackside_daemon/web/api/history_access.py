@@ -41,7 +41,7 @@ Q = TypeVar("Q", bound=Question)
 # charts of a page would leave no time to the threads that accept pushes.
 THREADS = 2
 MAX_REST_SECONDS = 2.0  # seconds
-BURST_SECONDS = 0.25  # that a thread computes without a rest after it had nothing to do: the charts of a page that opens
+BURST_SECONDS = 0.25  # without a rest, after a thread had nothing to do: the charts of a page that opens
 
 CHANGE_TIMEOUT = 15.0
 
@@ -102,8 +102,7 @@ class HistoryAccess:
 
     async def resolve(self, request: Request) -> str:
         """Return the id of the run in the path of a request."""
-        text = request.path_params["id"]
-        return str(await self.read(lambda connection: reader.resolve(connection, text)))
+        return str(await self.read(lambda connection: reader.resolve(connection, request.path_params["id"])))
 
     async def read(self, query: Callable[[Any], Any]) -> Any:
         """Run a query in one read transaction, in a thread, and return its result."""

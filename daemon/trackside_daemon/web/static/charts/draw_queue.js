@@ -7,23 +7,14 @@ const toLoad = new Set();
 let frame;
 let after = () => {};
 
-// Has a chart draw itself in one of the next frames, once.
-export function drawSoon(chart) {
-  toDraw.add(chart);
+// Have a chart draw itself, or load its data, in one of the next frames, once.
+export const [drawSoon, loadSoon] = [toDraw, toLoad].map((charts) => (chart) => {
+  charts.add(chart);
   frame ??= requestAnimationFrame(next);
-}
+});
 
-// Has a chart load its data in one of the next frames, once.
-export function loadSoon(chart) {
-  toLoad.add(chart);
-  frame ??= requestAnimationFrame(next);
-}
-
-// Calls a function, the last one it was given, when no chart waits any more.
-export function afterDrawing(call) {
-  after = call;
-  frame ??= requestAnimationFrame(next);
-}
+// Calls a function, the last one it was given, after a frame in which no chart waits any more.
+export const afterDrawing = (call) => { after = call; };
 
 // First plots come first, several a frame, since nothing moves yet; then one that changes: its painting takes longer.
 function next() {

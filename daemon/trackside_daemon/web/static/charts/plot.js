@@ -64,6 +64,9 @@ export function options(/** @type {View} */ view, handlers) {
         drawTurn(u, view);
       })],
       draw: [(u) => withClip(u, () => drawMarks(u, view)), (u) => nonfinite(u, view), (u) => drawEndLabels(u, view)],
+      // All plots at once: one by one, each after the texts of the one before, each would compute the page's layout.
+      syncRect: [(u) => view.sync && u.over.matches(":hover") &&
+        uPlot.sync(view.sync).plots.forEach((other) => other !== u && other.syncRect())],
       setCursor: [handlers.onMove],
       setSelect: [(u) => select(u, handlers)],
     },

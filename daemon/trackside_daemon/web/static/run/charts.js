@@ -225,10 +225,7 @@ export class Charts {
     const isShared = ranks === "lowest" && maxKeys > 1;
     const series = isShared ? this.batch.series(key, params, maxKeys) : getSeries({ ...params, key }, signal);
     this.loading += 1;
-    return series.finally(() => {
-      this.loading -= 1;
-      afterDrawing(() => this.loading || this.onLoaded());
-    });
+    return series.finally(() => (this.loading -= 1) || afterDrawing(this.onLoaded));
   }
 
   #filteredKeys() {
