@@ -510,7 +510,7 @@ class Sender:
             refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frame).reason}"
             self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
         if progress:
-            self._resend_wait.reset()
+            self._resend_wait.reset(2 * session.answer_seconds)
             self._silent_wait.reset()
 
     def _log_warnings(self, session: Session) -> None:
