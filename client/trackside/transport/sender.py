@@ -379,7 +379,8 @@ class Sender:
             return LONGEST_SECONDS
         # Nor one that exists: what waits there would be read in vain before the hello on the next, so that a daemon that
         # answers a thousand hellos later than their clients give up would never answer one in time.
-        return self._silent_wait.seconds if socket.get(zmq.EVENTS) & zmq.POLLOUT else self._resend_wait.seconds
+        is_connected = int(socket.get(zmq.EVENTS)) & zmq.POLLOUT
+        return self._silent_wait.seconds if is_connected else self._resend_wait.seconds
 
     def _connect(self, endpoint: str) -> None:
         assert self._context is not None  # noqa: S101  checked before
