@@ -30,3 +30,12 @@ def test_progress_makes_the_next_wait_short_again() -> None:
     wait.grow()
     wait.reset()
     assert wait.seconds == ANSWER_SECONDS
+
+
+def test_the_wait_is_as_long_as_the_daemon_shows_that_it_needs() -> None:
+    wait = ResendWait()
+    wait.reset(3 * LONGEST_SECONDS)
+    wait.grow()
+    assert wait.seconds == 3 * LONGEST_SECONDS, "it grows no further, and gets no shorter in vain"
+    wait.reset(0.1)
+    assert wait.seconds == ANSWER_SECONDS

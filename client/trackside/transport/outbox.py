@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from math import inf
+from time import monotonic
 
 import msgspec
 
@@ -22,6 +23,7 @@ class Pending(msgspec.Struct):
         lost: Number of values in the messages that a skip covers.
         steps: Lowest and highest step in it, or in the messages that a skip covers; None if they are unknown.
         made_at: Monotonic nanoseconds of its creation.
+        sent_at: Monotonic seconds when it was first sent on this connection; 0 before.
         resend: It was sent before.
         spooled: It is on disk, or need not be.
     """
@@ -31,6 +33,7 @@ class Pending(msgspec.Struct):
     frames: list[bytes]
     values: int = 0
     made_at: int = 0
+    sent_at: float = 0.0
     resend: bool = False
     spooled: bool = False
     lost: int = 0
@@ -58,6 +61,7 @@ class Outbox(ABC):
         greeted: A daemon has answered the session's hello on this connection.
         asked_at: Monotonic seconds of the last hello on this connection; minus infinity before the first.
         sent_at: Monotonic seconds of the last other message; minus infinity before the first.
+        answer_seconds: How long the last message that was acknowledged has waited for that.
         ended: The session's `Bye` is or was among the messages.
         retired: The rest is in the spool, or lost: this process sends nothing more.
         pending: Unacknowledged messages, oldest first.
@@ -72,6 +76,7 @@ class Outbox(ABC):
         self.spool = spool
         self.greeted = self.ended = self.retired = False
         self.asked_at = self.sent_at = -inf
+        self.answer_seconds = 0.0
         self.pending: deque[Pending] = deque()
         self.size = 0
         self._unspooled: deque[Pending] = deque()
@@ -136,6 +141,7 @@ class Outbox(ABC):
     def sent(self, message: Pending) -> None:
         """Record that the message of `next_to_send` is in flight."""
         self._in_flight += 1
+        message.sent_at = message.sent_at or monotonic()
         self._sent = max(self._sent, message.number)
         self.totals.resent += message.resend
         message.resend = True
@@ -147,7 +153,9 @@ class Outbox(ABC):
         if progress and self._held:
             self._in_flight, self._held = min(self._held, len(self.pending)), 0
         while self.pending and self.pending[0].number <= number:
-            self.size -= self.pending.popleft().size
+            message = self.pending.popleft()
+            self.size -= message.size
+            self.answer_seconds = monotonic() - message.sent_at if message.sent_at else 0.0
             self._in_flight = max(0, self._in_flight - 1)
         self.spool.acknowledged(number)
         self._refill()
@@ -167,6 +175,8 @@ class Outbox(ABC):
         self.greeted = False
         self.asked_at = -inf
         self.rewind()
+        for message in self.pending:
+            message.sent_at = 0.0
 
     def resend_after(self, seconds: float, moment: float) -> bool:
         """Resend if the oldest message has been in flight for *seconds*, and return whether it has.

@@ -29,10 +29,10 @@ class ResendWait:
         self.seconds = self._first = first
         self._longest = longest
 
-    def reset(self) -> None:
-        """Begin anew: a message was acknowledged, or there is no daemon that could be overloaded."""
-        self.seconds = self._first
+    def reset(self, seconds: float = 0.0) -> None:
+        """Begin anew, with *seconds* if that is longer: an answer came, or there is no daemon that could be overloaded."""
+        self.seconds = max(self._first, min(seconds, LONGEST_SILENT_SECONDS))
 
     def grow(self) -> None:
         """Note a wait in vain."""
-        self.seconds = min(self._longest, self.seconds * _chance.uniform(*FACTORS))
+        self.seconds = max(self.seconds, min(self._longest, self.seconds * _chance.uniform(*FACTORS)))

@@ -379,7 +379,8 @@ class Sender:
             return LONGEST_SECONDS
         # Nor one that exists: what waits there would be read in vain before the hello on the next, so that a daemon that
         # answers a thousand hellos later than their clients give up would never answer one in time.
-        return self._silent_wait.seconds if socket.get(zmq.EVENTS) & zmq.POLLOUT else self._resend_wait.seconds
+        is_connected = int(socket.get(zmq.EVENTS)) & zmq.POLLOUT
+        return self._silent_wait.seconds if is_connected else self._resend_wait.seconds
 
     def _connect(self, endpoint: str) -> None:
         assert self._context is not None  # noqa: S101  checked before
@@ -510,7 +511,7 @@ class Sender:
             refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frame).reason}"
             self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
         if progress:
-            self._resend_wait.reset()
+            self._resend_wait.reset(2 * session.answer_seconds)
             self._silent_wait.reset()
 
     def _log_warnings(self, session: Session) -> None:
