@@ -16,7 +16,6 @@ from trackside_daemon.web.http.auth_token import READING
 from trackside_daemon.web.http.negotiation import accepts_gzip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
     from starlette.requests import Request
 
