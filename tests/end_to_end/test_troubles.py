@@ -189,7 +189,7 @@ class Stage:
         self.well = Daemon(made(place / "well"), GPU_FLAGS[0], environ=SETTINGS)
         self.values = [start(self.ill, "failing_runs.py", *which) for which in BOTH]
         self.quiet = [start(self.well, "failing_runs.py", "quiet", *which) for which in BOTH]
-        self.ranks = self._pair(self.ill, place / "store", 0.04)
+        self.ranks = self._pair(self.ill, place / "store", 0.01)
         self.calm = self._pair(self.well, place / "calm", 0.04)
 
     def _pair(self, daemon: Daemon, store: Path, seconds: float) -> list[Popen[str]]:
