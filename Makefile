@@ -59,9 +59,10 @@ pythons: $(VENV)/.dev system
 	$(SAY) 'all tests with each supported Python of this machine, and with the lowest versions of all packages'
 	@$(BIN)/python tests/pythons.py
 
+# A fresh clone would spend 20 seconds of CPU time on code that shows the values of failed assertions; local variables do, too.
 suite: $(VENV)/.dev system
 	$(SAY) 'tests, twelve files at a time, because many of them wait'
-	@$(BIN)/python -m pytest --processes 12 --repeat-failed
+	@$(BIN)/python -m pytest --processes 12 --repeat-failed --assert=plain --showlocals -p no:benchmark
 
 soak: $(VENV)/.soak system $(SERVERS)/.fetched oldest pythons
 	$(SAY) 'tests at full counts'

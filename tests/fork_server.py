@@ -148,7 +148,14 @@ def _commands() -> tuple[str, ...]:
     package = importlib.import_module("trackside_daemon.cli")
     found = walk_packages(package.__path__, f"{package.__name__}.")
     dashboard = "trackside_daemon.web.dashboard:_files"  # compressed as the daemon starts, and then kept
-    return ("trackside_daemon.service.daemon", *(module.name for module in found), "pydantic.type_adapter", dashboard)
+    workers = "trackside_daemon.ingest.worker.worker", "trackside_daemon.nvml.worker.driver"
+    return (
+        "trackside_daemon.service.daemon",
+        *(module.name for module in found),
+        *workers,
+        "pydantic.type_adapter",
+        dashboard,
+    )
 
 
 def _prepare() -> None:

@@ -57,7 +57,7 @@ def eventually(read: Callable[[], T], deadline: float = DEADLINE, pause: float =
         if waited > deadline:
             pytest.fail(f"did not come true within {deadline:g} s: {read}, last {found!r}")
         # Each question costs 5 ms of CPU time here and in the daemon, so that long waits ask less often.
-        time.sleep(max(pause, min(waited / 8, 0.5)))
+        time.sleep(max(pause, min(waited / 4, 0.5)))
     return found
 
 

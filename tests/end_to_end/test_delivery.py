@@ -68,8 +68,8 @@ print(most() - before, run.queue.session.totals.dropped, run.queue.session.total
 sys.stdin.read()
 """
 
-RATE = str(1_000_000 / 4 / 5 / 120)
-"""Steps a second of each of four ranks, that push a million samples in two minutes."""
+RATE = 1_000_000 / 4 / 5 / 120
+"""Steps a second of each of four ranks, that push a million samples in two minutes, under --soak."""
 
 RANKS = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 STATE = re.compile(r'trackside_training_rank_state\{rank="\d",run="paced",state="(\w+)"\}')
@@ -117,11 +117,11 @@ def steps_total(daemon: Daemon) -> dict[str, float]:
 def test_a_daemon_that_is_killed_or_stopped_repeatedly_stores_every_sample_once_and_no_state_flaps(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
 ) -> None:
-    ends, samples = count(4, 100), count(20_000, 1_000_000)
+    ends, samples, rate = count(4, 100), count(5_000, 1_000_000), count(100, int(RATE))
     least = samples // (4 * len(KEYS))
     daemon = start_daemon(*QUIET)
     ranks = [
-        start_training(daemon, "-c", PACED, RATE, str(least), RANK=rank, LOCAL_RANK=rank, **RANKS, **PATIENT)
+        start_training(daemon, "-c", PACED, str(rate), str(least), RANK=rank, LOCAL_RANK=rank, **RANKS, **PATIENT)
         for rank in "0123"
     ]
     eventually(lambda: len(steps_total(daemon)) == 4)
@@ -156,7 +156,7 @@ def test_a_daemon_or_a_training_that_stands_still_for_longer_than_every_timeout_
     count: Callable[[int, int], int],
 ) -> None:
     daemons = [start_daemon(*QUIET), start_daemon(*QUIET, directory=tmp_path)]
-    trainings = [start_training(daemon, "-c", PACED, "500", "0", **PATIENT) for daemon in daemons]
+    trainings = [start_training(daemon, "-c", PACED, str(count(100, 500)), "0", **PATIENT) for daemon in daemons]
     for daemon in daemons:
         eventually(lambda daemon=daemon: counted(daemon, "history_samples_total") > 0)  # type: ignore[misc]
     still = daemons[0].process.pid, trainings[1].pid
@@ -376,7 +376,7 @@ def test_a_restart_of_the_daemon_is_not_an_event_though_it_takes_long(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     daemon = start_daemon(*QUIET)
-    training = start_training(daemon, "-c", PACED, "500", "0", **PATIENT)
+    training = start_training(daemon, "-c", PACED, "100", "0", **PATIENT)
     eventually(lambda: counted(daemon, "history_samples_total") > 0)
     daemon.stop(signal.SIGKILL)
     time.sleep(4)  # longer than a message waits in memory alone
