@@ -121,10 +121,7 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             {"targets": [url.removeprefix("http://")], "labels": of} for url, of in zip(urls, labels, strict=True)
         ]
         where = [tmp_path_factory.mktemp("server") for _ in range(3)]
-        stored = Prometheus(
-            where[0], urls[0], static_configs=targets, features="native-histograms", scrape_classic_histograms=True
-        )
-        prometheus = ends.enter_context(stored)
+        prometheus = ends.enter_context(Prometheus(where[0], urls[0], static_configs=targets))
         found = {"Prometheus": Asking(prometheus.url)}
         if request.config.getoption("--soak"):
             victoria = ends.enter_context(Victoria(where[1], static_configs=targets))
