@@ -11,16 +11,17 @@ PERCENTILES = (0.5, 0.9, 0.99)
 
 
 def percentiles(histogram: str) -> list[Query]:
-    """Return queries for p50, p90 and p99 of a histogram over the selected ranks."""
-    # The name alone is that of the native histogram, of a server that has those.
-    rates = [f"sum by (le) (rate({name}{{RANK}}[$__rate_interval]))" for name in (histogram, f"{histogram}_bucket")]
-    each = [" or ".join(f"histogram_quantile({q}, {rate})" for rate in rates) for q in PERCENTILES]
-    return [Query(expr, f"p{100 * q:g}") for expr, q in zip(each, PERCENTILES, strict=True)]
+    """Return queries for p50, p90 and p99 of a native histogram over the selected ranks.
+
+    Of classic buckets, each twice as wide as the one before, a percentile would be up to twice the duration.
+    """
+    rate = f"sum by (le) (rate({histogram}{{RANK}}[$__rate_interval]))"
+    return [Query(f"histogram_quantile({q}, {rate})", f"p{100 * q:g}") for q in PERCENTILES]
 
 
-def mean(by: str = "", of: str = "RANK") -> str:
-    """Return a query for the mean step duration of each of *by*, or of all ranks; empty while no steps are made."""
-    seconds, steps = (f"sum {by} (rate({DURATION}_{part}{{{of}}}[$__rate_interval]))" for part in ("sum", "count"))
+def mean(by: str = "", of: str = "RANK", histogram: str = DURATION) -> str:
+    """Return a query for the mean of each of *by*, or of all ranks, by default of the steps; empty while there are none."""
+    seconds, steps = (f"sum {by} (rate({histogram}_{part}{{{of}}}[$__rate_interval]))" for part in ("sum", "count"))
     return f"{seconds} / ({steps} > 0)"
 
 
@@ -71,7 +72,7 @@ def _duration() -> list[object]:
         ),
         lines(
             "Step time mean and percentiles",
-            "The mean is exact; percentiles are within 5 % if the server has native histograms, else within a bucket, which doubles. A "
+            "The mean is exact; percentiles, within 5 %, need a server with native histograms, see docs/prometheus.md. A "
             "p99 far above p50 is SlowStep. A mean that rises and stays is ThroughputRegression; see the GPUs' clocks and power.",
             "s",
             *percentiles(DURATION),

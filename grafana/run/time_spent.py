@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from grafana.board import Row
 from grafana.panels import Query, above, lines, link, spread
-from grafana.run.speed import percentiles
+from grafana.run.speed import mean, percentiles
 
 from trackside_daemon.alerts.settings import ThresholdsSection
 
 PHASES = "trackside_training_phase_seconds_total"
 FIRST = "trackside_training_first_batch_wait_seconds"
+WAIT = "trackside_training_data_wait_seconds"
 
 
 def row() -> Row:
@@ -53,10 +54,11 @@ def _data() -> list[object]:
     return [
         lines(
             "Wait for a batch",
-            "Time spent waiting for a batch of data, over all ranks, accurate to a bucket of the histogram, without the first batch of "
-            "each epoch. If only p99 is high, a file or a worker is slower than the others.",
+            "Time spent waiting for a batch of data, over all ranks, without the first batch of each epoch; percentiles need a server "
+            "with native histograms. If only p99 is high, a file or a worker is slower than the others.",
             "s",
-            *percentiles("trackside_training_data_wait_seconds"),
+            *percentiles(WAIT),
+            Query(mean(histogram=WAIT), "mean"),
             minimum=0,
             width=6,
         ),

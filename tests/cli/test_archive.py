@@ -67,3 +67,16 @@ def test_a_broken_file_is_named_by_questions_and_by_a_verification(here: Place) 
     ]
     ended = here.run("archive", str(here.directory / "none"), "--verify", where=False)
     assert (ended.status, ended.errors) == (2, f"trackside: {here.directory}/none: no archived runs\n")
+
+
+def test_without_an_archive_a_question_is_about_the_runs_of_this_machine(here: Place) -> None:
+    asked = here.run("fleet", "--json", "--sql", "SELECT run, count(*) AS n FROM samples GROUP BY run ORDER BY run")
+    assert asked.status == 0
+    assert json.loads(asked.out) == [{"run": f"run{number}", "n": 10} for number in range(3)]
+    assert asked.errors == (
+        "trackside: these are the ended runs of this machine; --from and bridges.parquet.url name an archive\n"
+    )
+    assert "run2" in here.run("fleet", "worst 20 runs by lost GPU hours", columns=200).out
+    assert here.run("fleet", "best runs").errors.startswith(
+        "trackside: 'best runs': no prepared question; write one of:"
+    )

@@ -128,6 +128,12 @@ def test_a_bare_client_imports_pushes_and_finishes(installed: Path) -> None:
     assert Path(printed.strip()).is_relative_to(installed.parent)
 
 
+def test_an_extra_is_added_to_what_is_installed_without_asking_an_index_for_it(installed: Path) -> None:
+    """Messages of missing packages name this command, also where no index has this project."""
+    added = good(pip(installed, "install", "--dry-run", "--no-index", "--no-deps", "trackside[daemon,arrow]"))
+    assert "Requirement already satisfied: trackside[arrow,daemon]" in added
+
+
 def test_a_bare_client_names_what_brings_the_command(installed: Path) -> None:
     answer = run(installed / "trackside", "daemon", cwd=installed)
     assert (answer.returncode, answer.stdout) == (2, "")

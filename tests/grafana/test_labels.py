@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
-from grafana.boards import committed
+from grafana.boards import committed, queries
 from grafana.labels import LabelError, labels, strangers
 from grafana.promql import parsed
 from grafana.samples import GOOD, SOURCE, sample
@@ -16,6 +17,12 @@ BOARDS = committed()
 @pytest.mark.parametrize("uid", BOARDS)
 def test_every_family_and_label_is_known(uid: str) -> None:
     assert list(strangers(BOARDS[uid])) == []
+
+
+@pytest.mark.parametrize("uid", BOARDS)
+def test_no_percentile_is_of_buckets_that_double(uid: str) -> None:
+    for query in queries(BOARDS[uid]):
+        assert not re.search(r"histogram_quantile\([^()]*sum by \(le\) \(rate\(trackside_\w+_bucket", query.expr), query
 
 
 LOSS = "trackside_training_loss"

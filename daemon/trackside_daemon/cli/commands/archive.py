@@ -25,10 +25,11 @@ def archive(
     the same with bridges.parquet.url; needs trackside[arrow].
     """
     with errors_reported():
-        print_lines(_verified(target) if verify else _write(target, storage_path))
+        print_lines(_verified(target) if verify else write(target, storage_path))
 
 
-def _write(target: str, storage_path: Path | None) -> Iterator[str]:
+def write(target: str, storage_path: Path | None) -> Iterator[str]:
+    """Write the ended runs of a history to a target, and yield a line for each and for all."""
     from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
     from trackside_daemon.bridges.parquet.mirror import make_target
     from trackside_daemon.history.read.offline import Offline

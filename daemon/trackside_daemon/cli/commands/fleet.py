@@ -1,9 +1,13 @@
 """The command fleet: questions over the archived runs of all machines."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Json, argument, option
+from trackside_daemon.cli.options import Json, StoragePath, argument, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import shown
@@ -13,12 +17,18 @@ def fleet(
     question: Annotated[str, argument("QUESTION", "A prepared question; by default they are listed.")] = "",
     *,
     source: Annotated[
-        str, option("TARGET", "Directory or address with the archived runs. [default: bridges.parquet.url]", "--from")
+        str,
+        option(
+            "TARGET",
+            "Directory or address with the archived runs. [default: bridges.parquet.url, else this machine's runs]",
+            "--from",
+        ),
     ] = "",
     sql: Annotated[
         str, option("QUERY", "A query over the tables runs, samples, alerts, and parts (a run's row of each machine).")
     ] = "",
     as_json: Json = False,
+    storage_path: StoragePath = None,
 ) -> None:
     """Ask over all archived runs: which lost most GPU hours, to which causes, on which hosts.
 
@@ -35,7 +45,9 @@ def fleet(
         if question and sql:
             raise CommandError("a question and --sql: give one of them")
         try:
-            found = ask(FileStore(source or _configured()), sql or prepared(question))
+            query = sql or prepared(question)
+            with _archived(source, storage_path) as target:
+                found = ask(FileStore(target), query)
         except (SettingError, SendError, LookupError, ModuleNotFoundError) as error:
             raise CommandError(str(error.args[0])) from None
         except ValueError as error:
@@ -48,14 +60,21 @@ def fleet(
             print_lines(table(found.columns, [tuple(map(_cell, row)) for row in found.rows]))
 
 
-def _configured() -> str:
+@contextmanager
+def _archived(source: str, storage_path: Path | None) -> Iterator[str]:
+    """Yield where the archived runs are; without an archive, those of this machine are written to a directory until then."""
+    from trackside_daemon.cli.commands.archive import write
     from trackside_daemon.config.loading import load
     from trackside_daemon.service.config import Config
 
-    url = load(Config).bridges.parquet.url
-    if not url:
-        raise CommandError("name the archived runs with --from TARGET, or set bridges.parquet.url")
-    return url
+    if target := source or load(Config).bridges.parquet.url:
+        yield target
+        return
+    warn("these are the ended runs of this machine; --from and bridges.parquet.url name an archive")
+    with TemporaryDirectory(prefix="trackside-") as directory:
+        for _ in write(directory, storage_path):
+            pass
+        yield directory
 
 
 def _plain(value: Any) -> Any:
