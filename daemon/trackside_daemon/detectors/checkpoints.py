@@ -71,9 +71,7 @@ class CheckpointOverdue(RunAlert):
             self._last, self._step, self._before = before, step, (None, None)
             self._damaged = f"; the one {'' if checkpoint.step is None else f'of step {checkpoint.step:,} '}is damaged"
 
-    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
-        """Yield what changed since the last call."""
-        yield from self.restored(clock)
+    def _changes(self, clock: RunClock) -> Iterator[Finding]:
         if self._last is None or len(self._intervals) < ENOUGH:
             return
         passed = clock.at - self._last

@@ -37,17 +37,15 @@ class DataLoader(RunAlert):
         self._steps = self._waited = self._first = 0.0
         self._in_a_row = 0
 
-    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
-        """Yield what changed, once per window."""
+    def _changes(self, clock: RunClock) -> Iterator[Finding]:
         run = self._run
-        yield from self.restored(clock)
         if not run.waiting:
             return
         if self._began is None:
             self._begin(clock)
             return
         seconds, steps = clock.at - self._began, run.steps - self._steps
-        if not _is_window(seconds, steps):
+        if not ((steps >= STEPS and seconds >= LEAST_SECONDS) or (steps >= LEAST_STEPS and seconds >= SECONDS)):
             if seconds > 10 * SECONDS:
                 self._begin(clock)
             return
@@ -75,7 +73,3 @@ class DataLoader(RunAlert):
         )
         advice = TROUBLES["DataLoaderBottleneck"].advice("starts" if starts else "")
         yield self.report("warning", clock, summary, advice)
-
-
-def _is_window(seconds: float, steps: float) -> bool:
-    return (steps >= STEPS and seconds >= LEAST_SECONDS) or (steps >= LEAST_STEPS and seconds >= SECONDS)

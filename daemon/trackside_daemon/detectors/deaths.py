@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.wire import CLOSED
+from trackside_daemon.detectors.run_view import labels_of
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.recent import Recent
 from trackside_daemon.model.text import number
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -85,7 +87,7 @@ class Death(NamedTuple):
             reason: The likely cause, as a sentence: a data loader worker that died, or a rank that finished.
             over: Time and reason of the end; None while it fires.
         """
-        labels = (("run", self.name),) if self.rank is None else (("rank", str(self.rank)), ("run", self.name))
+        labels = labels_of(self.name, self.rank)
         if over is not None:
             return Finding(self.alert, "critical", labels, *over, over=True, run=self.run)
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
@@ -105,8 +107,10 @@ class Deaths:
         self._reported: dict[RankKey, Death] = {}
         self._restored: list[Alert] = []
         self._grown: set[str] = set()  # users whose alert of many runs has more of them since the last tick
-        self._workers: dict[tuple[str, int], tuple[float, str]] = {}
-        self._finished: dict[tuple[str, int], tuple[float, int, int | None]] = {}  # time, rank and step of the first
+        self._workers = Recent[tuple[str, int], tuple[float, str]](RANKS)
+        self._finished = Recent[tuple[str, int], tuple[float, int, int | None]](
+            RANKS
+        )  # time, rank and step of the first
 
     def restore(self, kept: Alert, clock: RunClock) -> None:
         """Continue an alert of the previous daemon. Its attempt is unknown, but earlier than any attempt from now on."""
@@ -157,19 +161,15 @@ class Deaths:
         """
         rank, pid, cause = event.rank or 0, event.fields.get("pid"), str(event.fields.get("cause", ""))
         how = f"was {cause}" if cause.startswith("killed") else f"exited: {cause}"
-        self._workers.pop((event.run, rank), None)  # so that it moves to the end: the first one is forgotten
         self._workers[event.run, rank] = event.time, f"The likely cause: data loader worker {pid} of rank {rank} {how}."
-        if len(self._workers) > RANKS:
-            del self._workers[next(iter(self._workers))]
         death = self._reported.get((event.run, event.attempt, rank))
         if death is not None and death.by_exception and not death.summed:
             yield death.alarm(self._reason(death))
 
     def _finish(self, event: Event, step: int | None) -> Iterator[Finding]:
         """Record that a rank has finished; yield again the findings of ranks that died of that, which may be observed before."""
-        self._finished.setdefault((event.run, event.attempt), (event.time, event.rank or 0, step))
-        if len(self._finished) > RANKS:
-            del self._finished[next(iter(self._finished))]
+        who = event.run, event.attempt
+        self._finished[who] = self._finished.get(who, (event.time, event.rank or 0, step))
         yield from self._explain((event.run, event.attempt, 0))
 
     def _explain(self, who: RankKey, cause: str = "") -> Iterator[Finding]:

@@ -54,31 +54,28 @@ class LongMemory:
     Attributes:
         usual: The median of the blocks, as a logarithm; None as long as there are too few.
         losses: The last losses.
+        sizes: The medians of the blocks, as logarithms.
     """
 
-    __slots__ = ("_block", "_level", "_sizes", "losses", "usual")
+    __slots__ = ("_block", "_level", "losses", "sizes", "usual")
 
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=BLOCK)
         self.usual: float | None = None
         self._block: list[float] = []
-        self._sizes, self._level = SortedWindow(BLOCKS), SortedWindow(BLOCKS)
+        self.sizes, self._level = SortedWindow(BLOCKS), SortedWindow(BLOCKS)
 
     def add(self, size: float) -> None:
         """Add the logarithm of a norm."""
         self._block.append(size)
         if len(self._block) == BLOCK:
             self._block.sort()
-            self._sizes.add(self._block[BLOCK // 2])
-            self.usual = self._sizes.median() if len(self._sizes) >= SETTLED else None
+            self.sizes.add(self._block[BLOCK // 2])
+            self.usual = self.sizes.median() if len(self.sizes) >= SETTLED else None
             loss = self.loss()
             if 0 < loss < inf:
                 self._level.add(log(loss))
             self._block.clear()
-
-    def spread(self) -> float:
-        """Return a robust standard deviation of the blocks; there must be one."""
-        return self._sizes.spread()
 
     def loss(self) -> float:
         """Return the level of the loss that is pushed with the norm; infinite without one."""
@@ -186,7 +183,7 @@ class Gradient:
         memory, vanishing = self._memory, self._vanishing
         under = usual - size - memory.converged()
         nothing = size < log(NOTHING) and abs(memory.loss()) > NOTHING
-        low = nothing or (under > self._vanished and under > SCALES * memory.spread())
+        low = nothing or (under > self._vanished and under > SCALES * memory.sizes.spread())
         if vanishing.fires:
             vanishing.follow(calm=not low)
             if vanishing.calm >= VANISHED:

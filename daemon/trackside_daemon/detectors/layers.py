@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.packing import unpack
 from trackside_daemon.detectors.base import Detection, Found
+from trackside_daemon.model.recent import Recent
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import percent
 
@@ -69,11 +70,15 @@ class LayerAlert:
 
     def __init__(self) -> None:
         self.gradients: Layers = {}
-        self._since: dict[str, tuple[int, int]] = {}
+        self._since = Recent[str, tuple[int, int]](LAYERS)
         self._calm: dict[str, int] = {}
 
     def symptoms(self, layers: Layers) -> Mapping[str, str]:
         """Return the trouble of each measured layer as text, empty without it; ``{since}`` in it is the first step."""
+        return {name: self._symptom(name, one) for name, one in layers.items()}
+
+    def _symptom(self, layer: str, measured: dict[str, float]) -> str:
+        """Return the trouble of one layer, where that does not depend on the others."""
         raise NotImplementedError
 
     def evaluate(self, step: int, layers: Layers, gradients: Layers) -> Iterator[Found]:
@@ -95,8 +100,6 @@ class LayerAlert:
             elif count + 1 >= MEASURED and step - first >= STEPS:
                 self._calm[layer] = 0
                 yield Found(layer, Detection(self.alert, "warning", 0, text.format(since=f"{first:,}")))
-        if len(self._since) > LAYERS:
-            self._since.clear()
 
 
 class NoGradient(LayerAlert):
@@ -120,16 +123,11 @@ class NoOutput(LayerAlert):
     kind = "activations"
     cured = "the outputs are no longer all zero"
 
-    def symptoms(self, layers: Layers) -> Mapping[str, str]:
-        """Return the text by layer."""
-        text = "all of its outputs are zero since step {since}"
-        return {name: text if _is_dead(name, one["zeros"], self.gradients) else "" for name, one in layers.items()}
-
-
-def _is_dead(name: str, zeros: float, gradients: Layers) -> bool:
-    return zeros >= DEAD and not any(
-        one["norm"] > 0 and (layer == name or layer.startswith(f"{name}.")) for layer, one in gradients.items()
-    )
+    def _symptom(self, layer: str, measured: dict[str, float]) -> str:
+        if not measured["zeros"] >= DEAD:
+            return ""
+        own = (one["norm"] for name, one in self.gradients.items() if f"{name}.".startswith(f"{layer}."))
+        return "" if any(norm > 0 for norm in own) else "all of its outputs are zero since step {since}"
 
 
 class SaturatedLayer(LayerAlert):
@@ -139,18 +137,11 @@ class SaturatedLayer(LayerAlert):
     kind = "activations"
     cured = "most of its outputs are below the largest again"
 
-    def symptoms(self, layers: Layers) -> Mapping[str, str]:
-        """Return the text by layer."""
-        return {name: _saturated(one) for name, one in layers.items()}
-
-
-def _saturated(layer: dict[str, float]) -> str:
-    share = layer.get("saturated", 0.0)
-    if share < SATURATED or layer["size"] < OUTPUTS or layer["std"] <= CONSTANT * layer["largest"]:
-        return ""
-    return (
-        f"{percent(share)} of its outputs are within 2 % of {layer['largest']:.4g}, the largest, since step {{since}}"
-    )
+    def _symptom(self, layer: str, measured: dict[str, float]) -> str:  # noqa: ARG002  all layers are alike
+        share, largest = measured.get("saturated", 0.0), measured["largest"]
+        if share < SATURATED or measured["size"] < OUTPUTS or measured["std"] <= CONSTANT * largest:
+            return ""
+        return f"{percent(share)} of its outputs are within 2 % of {largest:.4g}, the largest, since step {{since}}"
 
 
 class AttentionCollapse(LayerAlert):
@@ -189,7 +180,7 @@ class ActivationOutliers(LayerAlert):
 
     def __init__(self) -> None:
         super().__init__()
-        self._past: dict[str, deque[float]] = {}
+        self._past = Recent[str, deque[float]](LAYERS)
         self._seen = 0
 
     def symptoms(self, layers: Layers) -> Mapping[str, str]:
@@ -202,9 +193,8 @@ class ActivationOutliers(LayerAlert):
         symptoms = {name: self._text(name, largest, growth) for name in largest}
         for name, text in symptoms.items():
             if not text:  # else the growth would become usual
-                self._past.setdefault(name, deque(maxlen=KEPT)).append(largest[name])
-        if len(self._past) > LAYERS:
-            self._past.clear()
+                self._past[name] = past = self._past.get(name, deque(maxlen=KEPT))
+                past.append(largest[name])
         return symptoms
 
     def _usual(self, name: str) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite, sqrt
+from math import sqrt
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.base import HUGE, Detection
 from trackside_daemon.model.robust import SortedWindow
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _MEDIAN = 1.2533  # standard error of a median, in those of a mean
 
 
 class SampleAlert:
-    """A detector that evaluates each finite sample, and fires from one of them to a later one. Subclasses define `judge`.
+    """A detector that evaluates each finite sample, and fires from one of them to a later one. Subclasses define `_judge`.
 
     Attributes:
         alerts: The alert's name.
@@ -26,11 +26,13 @@ class SampleAlert:
         firing: It fires.
         firing_for: The samples for which it has fired.
         accepted: It ends because what stays counts as normal.
+        context: Facts of the rank at the samples.
         most: The threshold of the settings; 0 for an alert without one.
     """
 
     alerts: tuple[str, ...]
     severity: Severity = "warning"
+    context: Context
 
     def __init__(self, most: float = 0.0) -> None:
         self.most = most
@@ -38,17 +40,18 @@ class SampleAlert:
         self.firing_for = 0
         self.accepted = False
 
-    def judge(self, step: int, value: float) -> str | None:
+    def _judge(self, step: int, value: float) -> str | None:
         """Return why the alert fires at this sample, or while it fires, why it ends; None if nothing changes."""
         raise NotImplementedError
 
-    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next samples show."""
+        self.context = context
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
-            if not isfinite(value):
+            if not -HUGE < value < HUGE:
                 continue
             self.firing_for += self.firing
-            text = self.judge(step, value)
+            text = self._judge(step, value)
             if text is not None:
                 yield Detection(self.alerts[0], self.severity, at, text, over=self.firing, accepted=self.accepted)
                 self.firing = not self.firing
@@ -56,7 +59,7 @@ class SampleAlert:
 
 
 class LevelAlert(SampleAlert):
-    """A detector that compares the level of the last samples with that before. Subclasses define `judge_level`.
+    """A detector that compares the level of the last samples with that before. Subclasses define `_judge_level`.
 
     Attributes:
         spans: Samples of the present level, and of the level before, which does not follow while the alert fires.
@@ -82,15 +85,14 @@ class LevelAlert(SampleAlert):
         """Return the standard error of the present level, by the scatter of the samples before."""
         return _MEDIAN * self.before.spread() / sqrt(self.spans[0])
 
-    def judge(self, step: int, value: float) -> str | None:
-        """Add the sample, and judge when there are enough."""
+    def _judge(self, step: int, value: float) -> str | None:
         recent = self._recent
         if len(recent) == self.spans[0] and not self.firing:
             self.before.add(recent.arrived[0])
         recent.add(value if self.signed else abs(value))
         enough = len(recent) == self.spans[0] and len(self.before) >= self.least
-        return self.judge_level(step, recent.median()) if enough else None
+        return self._judge_level(step, recent.median()) if enough else None
 
-    def judge_level(self, step: int, now: float) -> str | None:
+    def _judge_level(self, step: int, now: float) -> str | None:
         """Return what changes at the sample of this step, with the median of the last samples; None if nothing does."""
         raise NotImplementedError

@@ -128,30 +128,28 @@ def _gain(blocks: list[float]) -> tuple[float, float]:
     return -slope * many, noise * (12 / many) ** 0.5
 
 
-class Frozen:
+class Frozen(SampleAlert):
     """`LossPlateau`: the update ratio is zero for 300 steps. A learning rate of zero is reported as that."""
 
-    alerts: tuple[str, ...] = ("LossPlateau",)
+    alerts = ("LossPlateau",)
+    severity: Severity = "warning"
 
     def __init__(self) -> None:
+        super().__init__()
         self._zeros = Streak()
         self._rate: float | None = None
-        self._episode = Episode("LossPlateau")
 
-    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """Yield what the next update ratios show."""
-        zeros, episode = self._zeros, self._episode
-        for at, (step, ratio) in enumerate(zip(column.steps, column.values, strict=True)):
-            self._rate = context.rates.get(step, self._rate)
-            if ratio != 0 or self._rate == 0 or (zeros.count and step < zeros.since):
-                if episode.fires and ratio != 0:
-                    yield episode.end(at, f"the weights change at step {number(step)}")
-                zeros.count = 0
-                continue
-            zeros.add(step)
-            if not episode.fires and zeros.count >= LEAST and step - zeros.since >= FROZEN:
-                text = f"no step has changed the weights from step {number(zeros.since)} to step {number(step)}"
-                yield episode.report("warning", at, f"{text}: the optimizer is without effect")
+    def _judge(self, step: int, value: float) -> str | None:
+        zeros = self._zeros
+        self._rate = self.context.rates.get(step, self._rate)
+        if value != 0 or self._rate == 0 or (zeros.count and step < zeros.since):
+            zeros.count = 0
+            return f"the weights change at step {number(step)}" if self.firing and value != 0 else None
+        zeros.add(step)
+        if self.firing or zeros.count < LEAST or step - zeros.since < FROZEN:
+            return None
+        text = f"no step has changed the weights from step {number(zeros.since)} to step {number(step)}"
+        return f"{text}: the optimizer is without effect"
 
 
 class LossRepeats(SampleAlert):
@@ -165,8 +163,7 @@ class LossRepeats(SampleAlert):
         self._value = 0.0
         self._since = self._equal = self._differed = 0
 
-    def judge(self, step: int, value: float) -> str | None:
-        """Return what changes at this loss."""
+    def _judge(self, step: int, value: float) -> str | None:
         if value != self._value or step < self._since:
             self._differed = 0 if self._equal else self._differed + 1
             self._value, self._since, self._equal = value, step, 0

@@ -10,14 +10,16 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Episode
+from trackside_daemon.detectors.base import HUGE
+from trackside_daemon.detectors.levels import SampleAlert
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from trackside_daemon.detectors.base import Column, Context, Detection
+    from trackside_daemon.detectors.base import Context
+    from trackside_daemon.model.finding import Severity
 
 SMOOTHED = 3  # least evaluations of a median; a tenth of all of them, if those are more
 LEAST = 5  # evaluations before which nothing is detected
@@ -35,13 +37,14 @@ BACK = 0.5  # share of the needed rise below which it is over
 TRAINED = 64  # training losses before an evaluation that are compared, as many as a `Context` keeps
 
 
-class Overfitting:
+class Overfitting(SampleAlert):
     """`Overfitting`: the evaluation loss has risen since its lowest value, and the training loss has fallen since then."""
 
-    alerts: tuple[str, ...] = ("Overfitting",)
+    alerts = ("Overfitting",)
+    severity: Severity = "info"
 
     def __init__(self) -> None:
-        self._episode = Episode("Overfitting")
+        super().__init__()
         self._begin()
 
     def _begin(self) -> None:
@@ -55,25 +58,21 @@ class Overfitting:
         self._risen = self._swing = 0.0
         """The largest rise of the smoothed loss since its lowest value, and of those before, from which it came back."""
 
-    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """Yield what the next evaluations show."""
-        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
-            if not -HUGE < value < HUGE:
-                continue
-            if self._step is not None and step <= self._step:
-                if self._episode.fires:
-                    yield self._episode.end(at, f"the training went back to step {number(step)}")
-                self._begin()
-            training = _training_loss(context, self._step, step)
-            self._step = step
-            if not self._values or value < self._best[0]:
-                self._best = value, step
-            self._first = self._first if self._values else value
-            self._values.append(value)
-            del self._values[:-LATEST]
-            yield from self._judge(at, value, training)
+    def _judge(self, step: int, value: float) -> str | None:
+        back = self._step is not None and step <= self._step
+        if back:
+            self._begin()
+        training = _training_loss(self.context, self._step, step)
+        self._step = step
+        if not self._values or value < self._best[0]:
+            self._best = value, step
+        self._first = self._first if self._values else value
+        self._values.append(value)
+        del self._values[:-LATEST]
+        text = self._judge_level(value, training)
+        return f"the training went back to step {number(step)}" if back and self.firing else text
 
-    def _judge(self, at: int, value: float, training: float | None) -> Iterator[Detection]:
+    def _judge_level(self, value: float, training: float | None) -> str | None:
         wide = max(SMOOTHED, len(self._values) // 10)
         now = median(self._values[-wide:])
         if self._lowest is None or now < self._lowest[0]:
@@ -82,19 +81,18 @@ class Overfitting:
         lowest, then = self._lowest
         self._risen = max(self._risen, now - lowest)
         if len(self._values) < LEAST:
-            return
+            return None
         rise, best = now - lowest, self._best
         needed = max(SWINGS * self._swing, OF_FALL * (self._first - lowest), OF_LOSS * abs(lowest))
-        if not self._episode.fires and not (rise > needed and value > lowest):
-            return  # as nearly always: the noise is dear
+        if not self.firing and not (rise > needed and value > lowest):
+            return None  # as nearly always: the noise is dear
         needed = max(needed, ERRORS * _noise(self._values) * (SMOOTHED / wide) ** 0.5)
-        if self._episode.fires:
-            if rise < BACK * needed:
-                yield self._episode.end(at, f"it is back at {number(value)}")
-        elif rise > needed and training is not None and then is not None and _fell(then, training, rise):
-            text = f"best at step {number(best[1])} ({number(best[0])}), +{number(value - best[0], 2)} since"
-            while_ = f"while the training loss fell from {number(then)} to {number(training)}"
-            yield self._episode.report("info", at, f"{text}, {while_}")
+        if self.firing:
+            return f"it is back at {number(value)}" if rise < BACK * needed else None
+        if not (rise > needed and training is not None and then is not None and _fell(then, training, rise)):
+            return None
+        text = f"best at step {number(best[1])} ({number(best[0])}), +{number(value - best[0], 2)} since"
+        return f"{text}, while the training loss fell from {number(then)} to {number(training)}"
 
 
 def _training_loss(context: Context, after: int | None, step: int) -> float | None:

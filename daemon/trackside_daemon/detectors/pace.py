@@ -67,12 +67,15 @@ class PushPace:
 
     Args:
         floor: Seconds of silence that are never a stall.
+
+    Attributes:
+        longest: The longest recent one.
     """
 
     def __init__(self, floor: float) -> None:
         self._floor = floor
         self._gaps = SortedWindow(GAPS)
-        self._longest = Longest()
+        self.longest = Longest()
         self.steps, self.seconds = 0, 0.0  # from the first step on, so that the start of the run does not count
         self._seeded, self.beginning = 0.0, BEGINNING
 
@@ -97,7 +100,7 @@ class PushPace:
         """Add a gap of *gap* seconds, after which the run was *steps* further; *at* is in watched seconds."""
         self.steps, self.seconds = self.steps + steps, self.seconds + gap
         self._gaps.add(gap)
-        self._longest.add(gap, at)
+        self.longest.add(gap, at)
 
     @property
     def known(self) -> bool:
@@ -109,11 +112,6 @@ class PushPace:
         """The 99th percentile of the recent gaps, in seconds."""
         ordered = self._gaps.ordered
         return ordered[ceil(0.99 * len(ordered)) - 1] if ordered else 0.0
-
-    @property
-    def longest(self) -> float:
-        """The longest recent gap, in seconds."""
-        return self._longest.seconds
 
     @property
     def deadline(self) -> float:
@@ -131,7 +129,7 @@ class PushPace:
         """Seconds that the steps and pauses of the run itself ask for."""
         if not self.known:
             return self._seeded or self.beginning
-        return max(OVER_USUAL * self.usual, OVER_LONGEST * self.longest)
+        return max(OVER_USUAL * self.usual, OVER_LONGEST * self.longest.seconds)
 
 
 def restored_pace(floor: float, pushes: Sequence[tuple[float, int]]) -> PushPace:

@@ -15,6 +15,7 @@ from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
 from trackside_daemon.model.families.training import STATE
 from trackside_daemon.model.finding import Finding, severity_of
+from trackside_daemon.model.recent import Recent
 from trackside_daemon.model.records import ENDED, OF_BATCHES, STEP, BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -233,7 +234,7 @@ class RankWatch:
         self._restored: list[Finding] = []
         self._ranks: dict[tuple[str, int], _WatchedRank] = {}
         self._full = False
-        self._attempts: dict[str, int] = {}
+        self._attempts = Recent[str, int](RUNS)
         """The attempt of each run whose session was opened last; those before it have no ranks any more."""
         self._held: dict[tuple[str, int], list[Record]] = {}
         """Records of ranks that are not restored yet."""
@@ -364,10 +365,7 @@ class RankWatch:
                 if other.run == session.run and other.attempt < session.attempt:
                     yield from other.end(f"attempt {session.attempt} begins")
                     del self._ranks[key]
-            self._attempts.pop(session.run, None)
             self._attempts[session.run] = session.attempt
-            if len(self._attempts) > RUNS:
-                del self._attempts[next(iter(self._attempts))]
         rank = self._ranks.get((session.run, session.rank))
         if rank is None and self._has_room():
             rank = self._ranks[session.run, session.rank] = self._of_session(record)

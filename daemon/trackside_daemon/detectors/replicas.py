@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.run_view import RunAlert
+from trackside_daemon.model.recent import Recent
 from trackside_daemon.model.text import counted, number, shown
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -55,7 +56,7 @@ class ReplicasDiffer(RunAlert):
         self._waiting: OrderedDict[tuple[Part, int, int], dict[int, int]] = OrderedDict()
         self._seen: dict[int, int] = {}
         """How many ranks of a group send to this daemon, if some do not."""
-        self._equal: dict[Part, int] = {}
+        self._equal = Recent[Part, int](PARTS)
         self._differing: dict[Part, _Difference] = {}
         self._kept: tuple[object, object] | None = None
         """Tensor and part of the alert of an earlier daemon, until they are equal."""
@@ -91,9 +92,7 @@ class ReplicasDiffer(RunAlert):
         usual, most = Counter(values.values()).most_common(1)[0]
         before = self._differing.get(part)
         if most == len(values):
-            self._equal[part] = max(one.step, self._equal.pop(part, one.step))
-            if len(self._equal) > PARTS:
-                del self._equal[next(iter(self._equal))]
+            self._equal[part] = max(one.step, self._equal.get(part, one.step))
             self._differing.pop(part, None)
             if self._kept == (one.name, one.part + 1):
                 self._kept = None
@@ -102,9 +101,7 @@ class ReplicasDiffer(RunAlert):
             first, equal = (one, self._equal.get(part)) if before is None else before[:2]
             self._differing[part] = _Difference(first, equal, alone, len(values), tuple(sorted(values)[:2]))
 
-    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
-        """Yield what changed since the last call."""
-        yield from self.restored(clock)
+    def _changes(self, clock: RunClock) -> Iterator[Finding]:
         if self._differing:
             yield from self._report(clock)
         elif self._kept is None:

@@ -78,8 +78,7 @@ class ZeroVariance(SampleAlert):
         super().__init__(most)
         self._shares: deque[float] = deque(maxlen=SHARES)
 
-    def judge(self, step: int, value: float) -> str | None:
-        """Return what changes at this share of groups."""
+    def _judge(self, step: int, value: float) -> str | None:
         self._shares.append(value)
         share = sum(self._shares) / SHARES
         if len(self._shares) < SHARES or (share >= SHARE_ENDS if self.firing else share < self.most):
@@ -100,8 +99,7 @@ class ZeroSpread(SampleAlert):
         super().__init__()
         self._zeros = Streak()
 
-    def judge(self, step: int, value: float) -> str | None:
-        """Return what changes at this standard deviation."""
+    def _judge(self, step: int, value: float) -> str | None:
         if abs(value) > NONE:
             self._zeros.count = 0
             return f"the rewards differ again at step {number(step)}" if self.firing else None
@@ -122,8 +120,7 @@ class KlBlowup(LevelAlert):
     spans = 10, 96
     _limit = _highest = 0.0
 
-    def judge_level(self, step: int, now: float) -> str | None:
-        """Return what changes at this divergence."""
+    def _judge_level(self, step: int, now: float) -> str | None:
         if self.firing:
             return f"the KL divergence is {number(now)} at step {number(step)}" if now < self._limit else None
         enough = len(self.before) >= KL_LEAST
@@ -148,8 +145,7 @@ class Mismatch(LevelAlert):
     spans = 8, 128
     _limit = 0.0
 
-    def judge_level(self, step: int, now: float) -> str | None:
-        """Return what changes at this difference."""
+    def _judge_level(self, step: int, now: float) -> str | None:
         if self.firing:
             text = f"the difference between training and generation is {number(now)} at step {number(step)}"
             return text if now < self._limit else None
@@ -175,8 +171,7 @@ class ImportanceRatio(LevelAlert):
     alerts = ("TrainInferenceMismatch",)
     spans = 12, 1
 
-    def judge_level(self, step: int, now: float) -> str | None:
-        """Return what changes at this ratio."""
+    def _judge_level(self, step: int, now: float) -> str | None:
         most = log(self.most)
         away = abs(log(now)) if now > 0 else 2 * most
         if away >= MISMATCH_ENDS * most if self.firing else away <= most:
@@ -194,8 +189,7 @@ class Truncation(LevelAlert):
     alerts = ("TruncationRising",)
     spans = 10, 64
 
-    def judge_level(self, step: int, now: float) -> str | None:
-        """Return what changes at this share."""
+    def _judge_level(self, step: int, now: float) -> str | None:
         if self.firing:
             ends = now < CUT_ENDS * self.most
             return f"{percent(now)} of the responses are cut at step {number(step)}" if ends else None
@@ -213,8 +207,7 @@ class LengthBlowup(LevelAlert):
     spans = 24, 128
     least = 32
 
-    def judge_level(self, step: int, now: float) -> str | None:
-        """Return what changes at this length."""
+    def _judge_level(self, step: int, now: float) -> str | None:
         usual = self.usual
         if self.firing:
             if self.firing_for >= LENGTH_ACCEPTED:
@@ -240,8 +233,7 @@ class EntropyCollapse(LevelAlert):
     least = 48
     signed = True
 
-    def judge_level(self, step: int, now: float) -> str | None:
-        """Return what changes at this entropy."""
+    def _judge_level(self, step: int, now: float) -> str | None:
         usual = self.usual
         far = self._is_far(now, usual)
         if self.firing:

@@ -115,27 +115,9 @@ class BestLoss:
         return f"last loss {number(self._last)}{best}"
 
 
-def last_words(run: RunProgress, started: float, steps: float, time: float, more: str) -> str:
-    """Return the summary of a run that has finished, or was stopped, at *time*.
-
-    Args:
-        run: Its last attempt.
-        started: When its first attempt began, in Unix seconds; 0 if unknown.
-        steps: Steps of all attempts.
-        time: When it ended, in Unix seconds.
-        more: Its losses, waits and slow steps, as text.
-    """
-    how = "has finished" if run.state == "finished" else "was stopped"
-    after = f" after {duration(time - started)}" if started else ""
-    made = f" and {steps:,.0f} steps" if steps else ""
-    return f"run {run.name} {how}{after}{made}" + (f": {more}" if more else "")
-
-
 def slowness(slow: SlowSteps) -> str:
     """Return how much single slow steps have lost; empty for less than a second."""
-    if slow.seconds < LOST:
-        return ""
-    return f"{counted(slow.count, 'slow step')} lost {duration(slow.seconds)}"
+    return "" if slow.seconds < LOST else f"{counted(slow.count, 'slow step')} lost {duration(slow.seconds)}"
 
 
 def waits(run: RunProgress, time: float, share: float) -> str:

@@ -162,24 +162,6 @@ class RunProgress:
         if entered:
             self._enter(rank, entered)
 
-    def finding(
-        self,
-        alert: str,
-        severity: Severity,
-        time: float,
-        summary: str = "",
-        description: str = "",
-        *,
-        rank: int | None = None,
-        over: bool = False,
-        evidence: Mapping[str, object] | None = None,
-    ) -> Finding:
-        """Return a finding about the run, or about one rank of it; the end of one is a recovery unless the run has ended."""
-        labels = (("run", self.name),) if rank is None else (("rank", str(rank)), ("run", self.name))
-        finding = Finding(alert, severity, labels, time, summary, description, over=over, run=self.id)
-        recovered = {"recovered": time} if over and not self.state else {}
-        return finding._replace(evidence=recovered | dict(evidence or {}), attempt=self.attempt)
-
     def restored_finding(self, kept: Alert, time: float) -> Finding:
         """Return a finding that continues an alert of an earlier daemon, with the same texts."""
         labels = tuple(sorted(kept.labels.items()))
@@ -335,14 +317,14 @@ class RunAlert:
         rank = kept.labels.get("rank", "")
         self._rank = int(rank) if rank.isdecimal() else None
 
-    def restored(self, clock: RunClock) -> Iterator[Finding]:
-        """Yield the finding of a restored alert, once."""
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
+        """Yield the finding of a restored alert, once, and what has changed since the last call."""
         if self._restored is not None:
             yield self._run.restored_finding(self._restored, clock.now)
             self._restored = None
+        yield from self._changes(clock)
 
-    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
-        """Yield what has changed since the last call."""
+    def _changes(self, clock: RunClock) -> Iterator[Finding]:
         raise NotImplementedError
 
     def report(
@@ -350,7 +332,7 @@ class RunAlert:
     ) -> Finding:
         """Return the finding that begins or changes the alert."""
         self._severity = severity
-        return self._run.finding(self.alert, severity, clock.now, summary, text, rank=self._rank, evidence=evidence)
+        return self._finding_at(clock.now, summary, text, evidence or {})
 
     def end(self, clock: RunClock, since: float | None = None) -> Iterator[Finding]:
         """End the alert, because its trouble is over, *since* a Unix time, or the run has ended."""
@@ -358,8 +340,21 @@ class RunAlert:
         if self._severity is not None:
             at = "" if run.high is None else f": step {number(run.high)}"
             text = self.ends.format(run=run.name, rank=self._rank, at=at)
-            yield run.finding(self.alert, self._severity, time, text, rank=self._rank, over=True)
+            recovered = {} if run.state else {"recovered": time}  # else it ends with the run
+            yield self._finding_at(time, text, "", recovered)._replace(over=True)
         self._severity = self._rank = None
+
+    def _finding_at(self, time: float, summary: str, text: str, evidence: Mapping[str, object]) -> Finding:
+        run, severity = self._run, self._severity or "info"
+        labels = labels_of(run.name, self._rank)
+        return Finding(
+            self.alert, severity, labels, time, summary, text, run=run.id, evidence=evidence, attempt=run.attempt
+        )
+
+
+def labels_of(run: str, rank: int | None) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a finding about a run, by its name, or about one rank of it."""
+    return (("run", run),) if rank is None else (("rank", str(rank)), ("run", run))
 
 
 def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> float:

@@ -9,10 +9,10 @@ from trackside.roles import usable
 from trackside_daemon.detectors.base import SlowSteps
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.detectors.deaths import Deaths
-from trackside_daemon.detectors.key_roles import BY_NAME
+from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
-from trackside_daemon.detectors.run_detectors import LASTING, BestLoss, WatchedRun, last_words, slowness, waits
+from trackside_daemon.detectors.run_detectors import LASTING, BestLoss, WatchedRun, slowness, waits
 from trackside_daemon.detectors.run_view import RankProgress, RunClock, RunProgress
 from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
@@ -20,15 +20,16 @@ from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.recent import Recent
 from trackside_daemon.model.records import ENDED, USER_ALERT, BatchIngested, Event, SessionOpened
 from trackside_daemon.model.session import RankRef
 from trackside_daemon.model.stall import Stall
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from trackside_daemon.detectors.base import Past
-    from trackside_daemon.detectors.key_roles import KeyRoles
     from trackside_daemon.detectors.pace import PushPace
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert, Record
@@ -71,11 +72,10 @@ class RunWatch:
         self._clock = RunClock()
         self._runs: dict[RankRef, WatchedRun] = {}
         self._ranks: dict[RankRef, RankProgress] = {}
-        self._names: dict[RankRef, str] = {}
-        self._users: dict[RankRef, str] = {}
-        self._losses: dict[str, BestLoss] = {}
-        self._stated: dict[str, KeyRoles] = {}
-        self._earlier: dict[str, tuple[float, float, float]] = {}  # start, steps and start-up of attempts
+        self._names, self._users = Recent[RankRef, str](RUNS), Recent[RankRef, str](RUNS)
+        self._losses = Recent[str, BestLoss](RUNS)
+        self._stated = Recent[str, KeyRoles](RUNS)
+        self._earlier = Recent[str, tuple[float, float, float]](RUNS)  # start, steps and start-up of attempts
         self._restored: dict[RankRef, list[Alert]] = {}
         self._paces: dict[RankRef, PushPace] = {}
         self._gaps: dict[RankRef, tuple[int, float]] = {}
@@ -169,7 +169,7 @@ class RunWatch:
         rank.longest.add(gap, self._clock.at)
         watched.refs.add(ref)
         watched.run.name = name
-        self._name(run_ref, name)
+        self._names[run_ref] = name
         return rank
 
     def _watch(self, ref: RankRef) -> WatchedRun:
@@ -201,9 +201,6 @@ class RunWatch:
             return []
         started, steps, start_up = self._earlier.pop(ref.run, (watched.run.started, 0.0, 0.0))
         self._earlier[ref.run] = started, steps + watched.run.steps, max(start_up, watched.run.start_up)
-        for kept in (self._earlier, self._losses):
-            if len(kept) > RUNS:
-                del kept[next(iter(kept))]
         for rank in watched.refs:
             del self._ranks[rank]
         watched.run.state = watched.run.state or "lost"
@@ -225,7 +222,7 @@ class RunWatch:
             elif metric is f.ENDED_AT and isinstance(value, (int, float)):
                 ended_at = max(ended_at, value)
             elif metric is f.RUN_INFO:
-                self._name(ref, labels[0])
+                self._names[ref] = labels[0]
                 self._users[ref] = labels[-1]
         if not batch.samples:
             return
@@ -255,8 +252,11 @@ class RunWatch:
             slowness(self._slow_steps(run.id, run.attempt)),
             self._report(run.id),
         )
-        more = "; ".join(filter(None, texts))
-        text = last_words(run, started or run.started, steps + run.steps, time, more)
+        how = "has finished" if run.state == "finished" else "was stopped"
+        started, steps, more = started or run.started, steps + run.steps, "; ".join(filter(None, texts))
+        after = f" after {duration(time - started)}" if started else ""
+        made = f" and {steps:,.0f} steps" if steps else ""
+        text = f"run {run.name} {how}{after}{made}" + (f": {more}" if more else "")
         yield self._once("RunFinished", run.id, run.name, time, text)
 
     def _record(self, record: Record) -> Iterator[Finding]:
@@ -270,7 +270,7 @@ class RunWatch:
                 watched.checkpoints.audited(record, self._clock.at)
         elif isinstance(record, SessionOpened):
             ref = RankRef(record.session.run, record.session.attempt)
-            self._name(ref, record.session.name)
+            self._names[ref] = record.session.name
             if record.owner is not None:
                 self._users[ref] = record.owner.user
             if record.hello.about is not None:
@@ -279,8 +279,6 @@ class RunWatch:
     def _state_roles(self, run: str, stated: Mapping[str, str]) -> None:
         if stated:
             self._stated[run] = self._roles.of_run(stated)
-            if len(self._stated) > RUNS:
-                del self._stated[next(iter(self._stated))]
 
     def _best_loss(self, record: BatchIngested) -> None:
         """Apply the hashes of a rank's model, and the losses of the lowest rank of a run."""
@@ -337,16 +335,9 @@ class RunWatch:
     def _once(self, alert: str, run: str, name: str, time: float, text: str) -> Finding:
         return Finding(alert, "info", (("run", name),), time, text, once=True, run=run)
 
-    def _name(self, ref: RankRef, name: str) -> None:
-        self._names[ref] = name
-        if len(self._names) > RUNS:
-            oldest = next(iter(self._names))
-            del self._names[oldest]
-            self._users.pop(oldest, None)
-
     def _last_name(self, run: str) -> str:
         """Return the name of a run's last attempt, by the run's id."""
-        return next((name for ref, name in reversed(self._names.items()) if ref.run == run), run)
+        return max(((ref.attempt, name) for ref, name in self._names.items() if ref.run == run), default=(0, run))[1]
 
 
 def _restored_stall(ref: RankRef, alerts: Iterable[Alert]) -> Stall:

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
-from trackside_daemon.detectors.run_view import RankProgress, RunAlert
+from trackside_daemon.detectors.run_view import RunAlert
 from trackside_daemon.model.stall import standing
 from trackside_daemon.model.text import duration, moment, number
 from trackside_daemon.model.time_ledger import SYNC_PHASES
@@ -61,16 +61,13 @@ class Stalled(RunAlert):
 
     def _judge(self, silence: float) -> Severity | None:
         run = self._run
-        if not any(not rank.ended for rank in run.ranks.values()) or self._is_consequence():
+        # The others wait for a rank that died, which was reported.
+        is_consequence = run.died is not None and run.died > run.at - CONSEQUENCE
+        if is_consequence or all(rank.ended for rank in run.ranks.values()):
             return None
         deadline = allowed(run, run.pausing)
         warning = WARNING * deadline if run.pausing else run.pace.warning
         return "critical" if silence > deadline else "warning" if silence > warning else None
-
-    def _is_consequence(self) -> bool:
-        """Return whether the others wait for a rank that died, which was reported."""
-        died = self._run.died
-        return died is not None and died > self._run.at - CONSEQUENCE
 
     def _finding(self, severity: Severity, clock: RunClock) -> Finding:
         run = self._run
@@ -84,7 +81,7 @@ class Stalled(RunAlert):
         )
         summary = standing(run.name, since, run.high) + _who(ranks)
         evidence = {"since": since, "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)}}
-        text = f"{usual} {_advice(self.alert, run)}"
+        text = f"{usual} {TROUBLES[self.alert].advice(run=quote(run.name))}"
         return self.report(severity, clock, summary, text, evidence)
 
 
@@ -122,7 +119,8 @@ class RankSilent(RunAlert):
             silence = clock.at - rank.at
             if silence <= self._floor:
                 return
-            if rank.pushes <= ENOUGH or silence <= allowed_rank(rank) or _is_ahead(rank, run):
+            is_ahead = rank.step is not None and run.high is not None and rank.step >= run.high
+            if rank.pushes <= ENOUGH or silence <= allowed_rank(rank) or is_ahead:  # what is ahead need not catch up
                 continue
             run.silent.add(rank.number)
             if self._rank is None:
@@ -137,7 +135,8 @@ class RankSilent(RunAlert):
             f"rank {rank.number} of run {run.name} has pushed nothing since {moment(since, ' %Z')}, while others continue{more}: "
             f"its last step is {number(rank.step or 0)}, theirs {number(run.high or 0)}"
         )
-        text = f"Its longest recent pause was {duration(rank.longest.seconds)}. {_advice(self.alert, run)}"
+        advice = TROUBLES[self.alert].advice(run=quote(run.name))
+        text = f"Its longest recent pause was {duration(rank.longest.seconds)}. {advice}"
         evidence = {"since": since, "ranks": {str(rank.number): _last(rank)}}
         return self.report("warning", clock, summary, text, evidence)
 
@@ -148,7 +147,7 @@ def allowed(run: RunProgress, pausing: set[int]) -> float:
     if not pausing:
         return deadline
     new = any(run.ranks[number].phase not in run.paused for number in islice(pausing, 4))
-    return max(deadline, BEGINNING if new else max(PAUSE, OVER_PAUSE * run.pace.longest))
+    return max(deadline, BEGINNING if new else max(PAUSE, OVER_PAUSE * run.pace.longest.seconds))
 
 
 def allowed_rank(rank: RankProgress) -> float:
@@ -157,11 +156,6 @@ def allowed_rank(rank: RankProgress) -> float:
     if not rank.pauses:
         return OVER_LONGEST * longest
     return max(BEGINNING if rank.phase not in rank.run.paused else PAUSE, OVER_PAUSE * longest)
-
-
-def _is_ahead(rank: RankProgress, run: RunProgress) -> bool:
-    """Return True if the rank has the highest step of all: it has nothing to catch up with."""
-    return rank.step is not None and run.high is not None and rank.step >= run.high
 
 
 def _behind(rank: RankProgress) -> tuple[float, float, int]:
@@ -176,14 +170,10 @@ def _last(rank: RankProgress) -> dict[str, object]:
 
 def _usual(pace: PushPace) -> str:
     """Return a sentence on the pace of the run until it fell silent."""
-    pause = f"no pause was longer than {duration(pace.longest)}"
+    pause = f"no pause was longer than {duration(pace.longest.seconds)}"
     if pace.steps:
         return f"Until then a step took {duration(pace.seconds / pace.steps)} on average, and {pause}."
     return f"Until then {pause}."
-
-
-def _advice(alert: str, run: RunProgress) -> str:
-    return TROUBLES[alert].advice(run=quote(run.name))
 
 
 def _who(ranks: Sequence[RankProgress]) -> str:

@@ -86,10 +86,8 @@ class Straggler(RunAlert):
             yield Batch(f"training:{self._run.id}.{self._run.attempt}:straggler", samples, complete=True)
             self._ratios = None
 
-    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
-        """Yield what changed, once per window."""
+    def _changes(self, clock: RunClock) -> Iterator[Finding]:
         run = self._run
-        yield from self.restored(clock)
         if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
             return
         began, self._began, self._steps = clock.now - (clock.at - self._began), clock.at, run.steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.finding import Finding, severity_of
+from trackside_daemon.model.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +25,8 @@ class UserAlerts:
     """`UserAlert`. Title and text are for people and never become labels."""
 
     def __init__(self) -> None:
-        self._last: dict[str, float] = {}
-        self._left_out: dict[str, int] = {}
+        self._last = Recent[str, float](RUNS)
+        self._left_out = Recent[str, int](RUNS)
 
     def evaluate(self, event: Event, name: str, clock: RunClock) -> Iterator[Finding]:
         """Yield the finding for an alert event of the run called *name*, unless it comes too soon after another."""
@@ -35,12 +36,7 @@ class UserAlerts:
         if last is not None and clock.at - last < APART:
             self._left_out[event.run] = self._left_out.get(event.run, 0) + 1
             return
-        self._last.pop(event.run, None)  # so that it moves to the end: the first one is forgotten
         self._last[event.run] = clock.at
-        if len(self._last) > RUNS:
-            oldest = next(iter(self._last))
-            del self._last[oldest]
-            self._left_out.pop(oldest, None)
         yield self._finding(event, name, clock)
 
     def _finding(self, event: Event, name: str, clock: RunClock) -> Finding:
