@@ -132,6 +132,7 @@ class Frozen(SampleAlert):
     """`LossPlateau`: the update ratio is zero for 300 steps. A learning rate of zero is reported as that."""
 
     alerts = ("LossPlateau",)
+    severity: Severity = "warning"
 
     def __init__(self) -> None:
         super().__init__()
