@@ -16,7 +16,6 @@ from trackside_daemon.web.http.auth_token import READING
 from trackside_daemon.web.http.negotiation import accepts_gzip
 
 if TYPE_CHECKING:
-
     from starlette.requests import Request
 
 STATIC = Path(__file__).parent / "static"
