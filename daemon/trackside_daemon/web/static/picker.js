@@ -54,7 +54,10 @@ export class Picker {
     this.onChange = onChange;
     this.onHover = onHover;
     this.signal = signal;
-    this.search = h("input", { type: "search", placeholder: "tag:sweep lr=3e-4", oninput: () => this.#searchSoon() });
+    this.search = h("input", { type: "search", placeholder: "tag:sweep lr=3e-4", oninput: () => {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.load().catch(() => {}), TYPING_MS);
+    } });
     this.status = h("span.quiet", { role: "status" });
     this.list = h("ul.ticks", {});
     const label = h("label", {}, h("span", {}, "Search runs"), this.search);
@@ -91,11 +94,6 @@ export class Picker {
     }
     if (full) setText(this.status, `At most ${this.most} runs. Remove one to choose another.`);
     else setText(this.status, this.count ?? "");
-  }
-
-  #searchSoon() {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.load().catch(() => {}), TYPING_MS);
   }
 
   #show(runs, hint) {

@@ -101,7 +101,10 @@ class Compare {
       h("button.small", { onclick: () => choose([]) }, "None")));
     const side = h("details.picker", { open: innerWidth > 800 }, h("summary", {}, "Runs"), this.picker.root);
     this.empty = h("p.quiet", { role: "status" });
-    this.more = h("button", { onclick: () => this.#more() });
+    this.more = h("button", { onclick: () => {
+      this.shownKeys += 2 * SHOWN_KEYS;
+      this.#draw();
+    } });
     this.groups = h("select", { onchange: () => this.#grouped(this.groups.value) });
     this.selection.tools.append(h("label", {}, "Group by", this.groups));
     const charts = h("section", { "aria-label": "Charts" }, this.note, this.selection.root, this.empty,
@@ -196,10 +199,5 @@ class Compare {
     if (!this.settings.differing.includes(this.group)) return undefined;
     const value = this.settings.all[this.runs.indexOf(run)]?.get(this.group);
     return `${this.group.split(".").at(-1)} ${value === undefined ? "unknown" : plain(value)}`;
-  }
-
-  #more() {
-    this.shownKeys += 2 * SHOWN_KEYS;
-    this.#draw();
   }
 }

@@ -18,7 +18,7 @@ class ConsoleView {
     this.count = h("span.quiet");
     this.search = h("input", { type: "search", "aria-label": "Search the console", placeholder: "Search the console",
       onchange: () => this.#load() });
-    this.earlier = h("button.small", { onclick: () => this.#loadEarlier() }, "Earlier lines");
+    this.earlier = h("button.small", { onclick: () => this.#load(this.first) }, "Earlier lines");
     this.status = h("p.quiet", { role: "status" });
     this.lines = h("ol.console-lines");
     this.frame = h("div.console", { tabindex: 0, role: "region", "aria-label": "Console" }, this.lines);
@@ -45,26 +45,20 @@ class ConsoleView {
     this.#load();
   }
 
-  async #load() {
-    await this.#show({ search: this.search.value.trim() }, (rows) => {
-      this.lines.replaceChildren(...rows);
-      this.frame.scrollTop = this.frame.scrollHeight;
-    });
-  }
-
-  async #loadEarlier() {
-    await this.#show({ search: this.search.value.trim(), before: this.first }, (rows) => this.lines.prepend(...rows));
-  }
-
-  async #show(selection, place) {
+  // Loads the last lines, or those before one.
+  async #load(before) {
+    const search = this.search.value.trim();
     try {
       const { lines, more } = await getJson(
-        `${runPath(this.id)}/console?${query({ lines: LINES, colors: true, ...selection })}`, this.signal);
-      place(lines.map(([number, text, parts]) =>
-        h("li", { value: number }, selection.search ? marked(text, selection.search) : colored(text, parts))));
+        `${runPath(this.id)}/console?${query({ lines: LINES, colors: true, search, before })}`, this.signal);
+      const rows = lines.map(([number, text, parts]) =>
+        h("li", { value: number }, search ? marked(text, search) : colored(text, parts)));
+      if (before) this.lines.prepend(...rows);
+      else this.lines.replaceChildren(...rows);
+      if (!before) this.frame.scrollTop = this.frame.scrollHeight;
       this.first = lines[0]?.[0] ?? 0;
       this.earlier.hidden = !more;
-      setText(this.status, selection.search && !lines.length ? `No line contains ${selection.search}.` : "");
+      setText(this.status, search && !lines.length ? `No line contains ${search}.` : "");
     } catch (problem) {
       setText(this.status, problem.message);
     }

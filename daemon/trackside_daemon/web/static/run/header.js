@@ -191,7 +191,7 @@ function notes(name, stored, onNotes) {
       if (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey)) element.blur();
     } });
   const draft = isReader ? null : sessionStorage.getItem(name);
-  if (draft?.trim() === stored()) sessionStorage.removeItem(name); // It was stored, and the page left before that was known.
+  if (draft?.trim() === stored()) sessionStorage.removeItem(name); // Stored as the page was left.
   if (sessionStorage.getItem(name) === null || isReader) return element;
   setText(element, draft);
   element.title = "Not saved: the page was left. Click to go on.";

@@ -44,7 +44,10 @@ class Series {
     this.followed = true;
     const name = `${first.key}${first.rank ? `, rank ${first.rank}` : ""}`;
     this.slider = h("input",
-      { type: "range", min: 0, step: 1, "aria-label": `Step of ${name}`, oninput: () => this.#move() });
+      { type: "range", min: 0, step: 1, "aria-label": `Step of ${name}`, oninput: () => {
+        this.followed = Number(this.slider.value) === this.items.length - 1;
+        this.#show();
+      } });
     this.place = h("span.quiet");
     this.body = h("div.media-body");
     this.root = h("section.card", { "aria-label": name }, h("h3", {}, name), this.body,
@@ -59,11 +62,6 @@ class Series {
     this.slider.max = items.length - 1;
     if (this.followed) this.slider.value = items.length - 1;
     this.slider.hidden = items.length < 2;
-    this.#show();
-  }
-
-  #move() {
-    this.followed = Number(this.slider.value) === this.items.length - 1;
     this.#show();
   }
 
