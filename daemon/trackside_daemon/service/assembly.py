@@ -30,6 +30,7 @@ from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.diagnosis.accounts import EVERY, goodput_batch, read_goodput
 from trackside_daemon.diagnosis.costs import LiveCosts, read_begin
 from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.step_percentiles import StepPercentiles
 from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.directory import (
     UnavailableError,
@@ -109,6 +110,7 @@ class Parts:
         ingest: The thread of the push socket.
         costs: Counts energy and costs of live runs.
         goodput: Reads the goodput of live runs.
+        step_percentiles: Makes the percentiles of the steps of live runs.
         sampler: The tick.
 
     Raises:
@@ -200,6 +202,7 @@ class Parts:
             restore=self.alerting.restoring.step,
         )
         self._make_ingest(config, push_socket, ingest_worker, liveness, boot)
+        self.step_percentiles = StepPercentiles(self.state)
         self.goodput = RunReadings(self.history.database, read_goodput, EVERY)
         deliver = partial(_deliver_tick, self)
         self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
@@ -410,7 +413,8 @@ def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     own = (parts.alerting.batch(), *parts.captures.batches(), parts.mirrors.batch())
     costs = parts.costs.batch(time.monotonic(), time.time())
     goodput = goodput_batch(parts.state, time.monotonic(), parts.goodput, parts.goodput.read_at)
-    parts.pipeline.tick([*batches, *own, parts.checkpoints.samples(), costs, goodput])
+    percentiles = parts.step_percentiles.batch(time.monotonic())
+    parts.pipeline.tick([*batches, *own, parts.checkpoints.samples(), costs, goodput, percentiles])
     parts.captures.tick()
     now, wall = time.monotonic(), time.time()
     parts.rates.record(now)

@@ -139,7 +139,7 @@ class HistoryApi:
         return json_response(await self._history.read(lambda connection: reader.head(connection, uid)))
 
     async def annotate_run(self, request: Request) -> Response:
-        """Write a note at a step or a time of a run, for its charts."""
+        """Write a note at a step or time of a run."""
         wanted = decoded_body(await request.body(), AnnotationBody, '{"text": TEXT, "step": 1200, "time": SECONDS}')
         uid = await self._history.resolve(request)
         moment = time.time() if wanted.time is None else wanted.time
