@@ -100,7 +100,14 @@ def test_an_alert_that_there_is_not_is_refused_and_a_label_is_doubted(daemon: Da
 
 
 def test_names_of_alerts_are_never_cut() -> None:
-    one = {"id": 1, "severity": "warning", "name": "a-run-with-a-long-name-of-its-own", "started": 0.0, "ended": None}
+    one = {
+        "id": 1,
+        "severity": "warning",
+        "run": "r-1",
+        "name": "a-run-with-a-long-name-of-its-own",
+        "started": 0.0,
+        "ended": None,
+    }
     found = [{**one, "alert": name, "summary": "it is so " * 20} for name in DETECTED]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "80")

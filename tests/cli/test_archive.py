@@ -77,6 +77,13 @@ def test_without_an_archive_a_question_is_about_the_runs_of_this_machine(here: P
         "trackside: these are the ended runs of this machine; --from and bridges.parquet.url name an archive\n"
     )
     assert "run2" in here.run("fleet", "worst 20 runs by lost GPU hours", columns=200).out
+    with history(here.directory / "new"):
+        pass
+    nothing = here.run(
+        "fleet", "--sql", "SELECT run FROM runs", f"--storage.path={here.directory / 'new'}", where=False
+    )
+    assert nothing.status == 2
+    assert "no run of this machine has ended" in nothing.errors
     assert here.run("fleet", "best runs").errors.startswith(
         "trackside: 'best runs': no prepared question; write one of:"
     )

@@ -20,7 +20,7 @@ from trackside_daemon.diagnosis.estimates import Estimate, batched, pooled
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.read.reader import UnknownRunError
-from trackside_daemon.history.record.run_changes import pin
+from trackside_daemon.history.record.run_changes import describe, pin
 from trackside_daemon.model.records import MachineSample
 
 if TYPE_CHECKING:
@@ -197,6 +197,17 @@ def test_gpus_on_which_a_run_has_no_process_count_only_if_its_processes_are_unkn
     found = effects(stored_history, ["base"], ["base"])
     memory, energy = found["gpu_memory"], found["energy"]
     assert (memory.value, energy.value is None) == (expected, is_seen)
+
+
+def test_a_run_that_got_another_name_keeps_its_gpus(stored_history: History) -> None:
+    put(stored_history, "base", 1)
+    known = {'trackside_process_info{pid="70",rank="0",role="rank",run="base",run_id="base"}': 1.0}
+    known['trackside_gpu_rank_info{gpu="0",uuid="GPU-0",run="base",rank="0"}'] = 1.0
+    known['trackside_gpu_memory_used_bytes{gpu="0",uuid="GPU-0"}'] = 5e9
+    for tick in range(3):
+        stored_history.put([MachineSample(BEGIN + 5 * tick, known)])
+    stored_history.writer.call(lambda store: describe(store, "base", name="best", notes=None, tags=None)).result(60)
+    assert effects(stored_history, ["base"], ["base"])["gpu_memory"].value == 5e9
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def child() -> int:
 
     def read() -> list[str]:
         pids = {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
-        return [pid for pid in pids if b"ingest.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [pid for pid in pids if b"ingest.worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     (found,) = eventually(read)
     return int(found)

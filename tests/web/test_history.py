@@ -7,6 +7,7 @@ import errno
 import json
 import sqlite3
 import threading
+import time
 from math import inf, nan
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -424,9 +425,29 @@ def test_a_run_is_annotated_at_a_step_or_a_time(site: Site, api: Callable[[str],
     assert annotate(text="now")["events"] == [(None, "begun"), (None, "now")]
     assert annotate(text=" ", time=WALL)["events"] == [(None, "now")]
     bodies: list[Any] = [{}, {"text": "x" * 1001}, {"text": "x", "step": 1.5}, {"text": "x", "time": -1}, {"text": 1}]
+    bodies.append({"text": "x", "time": time.time() + 90_000})  # the newest event tells a wrong clock at the next start
     for body in bodies:
         assert refused(site, "runs/id-1/annotations", "POST", json=body)[0] == 400
     assert refused(site, "runs/nobody/annotations", "POST", json={"text": "x"})[0] == 404
+
+
+def test_a_note_replaces_that_at_its_step_in_any_attempt_and_no_event_of_the_training(
+    site: Site, api: Callable[[str], Any]
+) -> None:
+    stored_run(site, {"loss": [2.0, 1.0]}, run="id-1")
+    site.keep(Event("id-1", 0, WALL + 1, "annotation", 0, 1, {"text": "own"}))
+
+    def annotated(text: str, moment: float) -> list[str]:
+        body = {"text": text, "step": 1, "time": moment}
+        assert (
+            site.client().ask("POST", "/api/v1/runs/id-1/annotations", headers=site.key, json=body).status_code == 200
+        )
+        return [one["fields"]["text"] for one in api("events?run=id-1")["events"] if one["kind"] == "annotation"]
+
+    assert annotated("a note", WALL + 2) == ["own", "a note"]
+    stored_run(site, {"loss": [2.0, 1.0]}, run="id-1", attempt=1)
+    assert annotated("another", WALL + 1000) == ["own", "another"]
+    assert annotated("", WALL + 1001) == ["own"]
 
 
 def test_a_list_of_runs_has_configurations_and_values_of_keys(site: Site, api: Callable[[str], Any]) -> None:

@@ -33,6 +33,7 @@ NEEDS = {
     "read": {"POST /api/v1/mcp"},
     "write": {
         "POST /api/v1/runs/{id}/about",
+        "POST /api/v1/runs/{id}/annotations",
         "POST /api/v1/runs/{id}/pin",
         "POST /api/v1/runs/{id}/layers",
         "POST /api/v1/runs/{id}/captures",

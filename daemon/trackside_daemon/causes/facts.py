@@ -88,7 +88,11 @@ class Facts(NamedTuple):
     def gpu_ranks(self) -> dict[str, set[int]]:
         """Return the ranks of the run on each GPU, by its UUID; empty if no rank was seen on one."""
         ranks: dict[str, set[int]] = {}
-        for info in self.of(gpu.RANK_INFO, run=self.run["name"]):
+        # The series keep the name that the run had.
+        names = {info.labels.get("run") for info in self.of(process.PROCESS_INFO, run_id=self.run["id"])}
+        for info in self.of(gpu.RANK_INFO):
+            if info.labels["run"] not in names | {self.run["name"]}:
+                continue
             ranks.setdefault(info.labels["uuid"], set()).add(int(info.labels["rank"]))
         return ranks
 

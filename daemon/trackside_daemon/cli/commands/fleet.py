@@ -1,10 +1,12 @@
 """The command fleet: questions over the archived runs of all machines."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
+
+import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Json, StoragePath, argument, option
@@ -72,8 +74,11 @@ def _archived(source: str, storage_path: Path | None) -> Iterator[str]:
         return
     warn("these are the ended runs of this machine; --from and bridges.parquet.url name an archive")
     with TemporaryDirectory(prefix="trackside-") as directory:
-        for _ in write(directory, storage_path):
-            pass
+        with suppress(typer.Exit):  # it has named what is not written
+            for _ in write(directory, storage_path):
+                pass
+        if not any(Path(directory).iterdir()):
+            raise CommandError("no run of this machine has ended; --from and bridges.parquet.url name an archive")
         yield directory
 
 

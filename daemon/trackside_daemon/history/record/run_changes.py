@@ -53,9 +53,10 @@ def annotate(store: RecordStore, uid: str, text: str, step: int | None, time: fl
     run, attempt = store.connection.execute(query, (time, uid)).fetchone()
     if run is None:
         return False
+    # What the training itself records has a rank.
     store.connection.execute(
-        "DELETE FROM event WHERE run = ? AND kind = ? AND (time = ? OR (attempt = ? AND step = ?))",
-        (run, ANNOTATION, time, attempt, step),
+        "DELETE FROM event WHERE run = ? AND kind = ? AND rank IS NULL AND (time = ? OR step = ?)",
+        (run, ANNOTATION, time, step),
     )
     if text:
         store.apply(Event(uid, attempt, time, ANNOTATION, None, step, {"text": redact_text(text)}))

@@ -88,6 +88,9 @@ class DescribeBody(msgspec.Struct, forbid_unknown_fields=True):
     ) = None
 
 
+AHEAD_SECONDS = 86400.0  # of a note
+
+
 class AnnotationBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request that writes a note at a step or a time of a run; without a text, it removes the one there."""
 
@@ -144,7 +147,10 @@ class HistoryApi:
         uid = await self._history.resolve(request)
         moment = time.time() if wanted.time is None else wanted.time
         text = wanted.text.strip()
-        await self._history.change(lambda store: run_changes.annotate(store, uid, text, wanted.step, moment))
+        if moment > time.time() + AHEAD_SECONDS:  # the newest event tells a wrong clock of the machine
+            raise HTTPException(400, "time: a note is a day ahead at most; give Unix seconds, or none for now")
+        if not await self._history.change(lambda store: run_changes.annotate(store, uid, text, wanted.step, moment)):
+            raise HTTPException(404, f"the run {uid!r} was deleted")
         return json_response({"run": uid, "text": text, "step": wanted.step, "time": moment})
 
     async def audit_checkpoints(self, request: Request) -> Response:

@@ -37,7 +37,7 @@ function eventMark(events) {
   const time = Math.min(...events.map((event) => event.time));
   const ranks = events.map((event) => event.rank).filter(Number.isInteger);
   const ranksText = ranks.length ? ` of ${ranks.length > 1 ? "ranks" : "rank"} ${ranges(ranks)}` : "";
-  const isNote = kind === ANNOTATION;
+  const isNote = kind === ANNOTATION && !ranks.length; // That of a rank is an event of its script.
   const details = Object.entries(fields).filter(([name]) => name !== "traceback").slice(0, 4)
     .map(([name, value]) => (isNote ? value : `${name} ${formatField(value)}`));
   return { kind, step, time, note: isNote ? fields.text : undefined, text:
