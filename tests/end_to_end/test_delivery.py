@@ -204,8 +204,6 @@ def test_when_both_sides_are_killed_the_next_daemon_reads_the_spool(
     eventually(lambda: counted(daemon, "history_samples_total") > 1000)
     daemon.stop(signal.SIGKILL)
     assert training.stdin is not None
-    before = set(spool.glob("*.spool"))
-    assert not before
     eventually(lambda: spooled(spool) > 20_000)
     os.kill(training.pid, signal.SIGSTOP)  # so that what it has handed on is what is there
     handed = spooled(spool)

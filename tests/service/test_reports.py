@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import BEGIN, column, finished, history, ingested, opened
-from processes import eventually
+from processes import DEADLINE, eventually
 from session_records import batch_ingested
 
 from trackside.media.pixels import encode
@@ -42,7 +42,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def reports(place: Path, directory: str = "reports", **more: Any) -> Reports:
-    return Reports(place / directory, None, place / "history", CostSection, lambda _: None, memory=1 << 29, **more)
+    options: dict[str, Any] = {"memory": 1 << 29, "stop_seconds": DEADLINE, **more}
+    return Reports(place / directory, None, place / "history", CostSection, lambda _: None, **options)
 
 
 def ended(runs: Reports, *records: RunState) -> None:
