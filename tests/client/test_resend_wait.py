@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from trackside.transport.resend_wait import ANSWER_SECONDS, FACTORS, LONGEST_SECONDS, ResendWait
+import pytest
+
+from trackside.transport.resend_wait import (
+    ANSWER_SECONDS,
+    FACTORS,
+    LONGEST_SECONDS,
+    LONGEST_SILENT_SECONDS,
+    ResendWait,
+)
 
 
 def waits() -> list[float]:
@@ -32,10 +40,13 @@ def test_progress_makes_the_next_wait_short_again() -> None:
     assert wait.seconds == ANSWER_SECONDS
 
 
-def test_the_wait_is_as_long_as_the_daemon_shows_that_it_needs() -> None:
-    wait = ResendWait()
-    wait.reset(3 * LONGEST_SECONDS)
+@pytest.mark.parametrize("longest", [LONGEST_SECONDS, LONGEST_SILENT_SECONDS])
+def test_the_wait_is_as_long_as_the_daemon_shows_that_it_needs_up_to_its_own_limit(longest: float) -> None:
+    wait = ResendWait(longest=longest)
+    wait.reset(0.7 * longest)
+    assert wait.seconds == 0.7 * longest
+    wait.reset(3 * longest)
     wait.grow()
-    assert wait.seconds == 3 * LONGEST_SECONDS, "it grows no further, and gets no shorter in vain"
+    assert wait.seconds == longest, "it grows no further, and gets no shorter in vain"
     wait.reset(0.1)
     assert wait.seconds == ANSWER_SECONDS

@@ -29,8 +29,10 @@ from trackside.captures import answers
 from trackside.environment import discovery
 from trackside.environment import process_info as info_module
 from trackside.limits import BATCH_ROWS
+from trackside.transport import outbox, sender
 from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import orphaned_sessions
+from trackside.transport.resend_wait import LONGEST_SECONDS, SILENT_SECONDS, ResendWait
 from trackside.transport.sender import Sender, SenderIntervals
 from trackside.transport.spool import SpoolLimits
 from trackside.wire import Envelope, MemorySnapshot, Nack, Refused, Welcome, encode
@@ -566,20 +568,34 @@ def test_the_endpoint_may_be_tcp() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_client_finds_another_daemon_when_its_own_is_gone(
-    place: Path, start_router: Callable[[], Router], monkeypatch: pytest.MonkeyPatch
+def test_a_client_finds_another_daemon_when_its_own_is_gone_however_late_that_one_answered(
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waited: list[float] = []
+
+    class Observed(ResendWait):
+        def grow(self) -> None:
+            waited.append(self.seconds)
+            super().grow()
+
+    monkeypatch.setattr(sender, "ResendWait", Observed)
+    monkeypatch.setattr(outbox, "monotonic", itertools.count(step=1000.0).__next__)
     monkeypatch.setattr(discovery, "directories", lambda *_: [place / "user", place / "system"])
     for name in ("user", "system"):
         (place / name).mkdir(mode=0o700)
     first, second = (Router(f"ipc://{place}/{name}/push.sock") for name in ("user", "system"))
     run = trackside.init()
     hello = first.welcome()
+    run.push(loss=0.25)
+    first.answer(first.expect("batch"), "ack", 1)
+    eventually(lambda: not run.queue.session.pending)
     first.close()
     run.push(loss=0.5)
     assert second.welcome().session == hello.session
-    assert list(rows(second.expect("batch").body)) == [(0, {"loss": 0.5})]
+    assert list(rows(second.expect("batch").body)) == [(1, {"loss": 0.5})]
     second.close()
+    assert IMPATIENT["answer"] in waited
+    assert not {SILENT_SECONDS, LONGEST_SECONDS} & {*waited}, "these are for a connection that exists"
 
 
 LINE = (

@@ -27,9 +27,11 @@ from trackside.environment.process_info import process_info
 from trackside.limits import BATCH_ROWS, IN_FLIGHT
 from trackside.totals.phases import WAITED, PhaseMark
 from trackside.totals.session_totals import Deferred
+from trackside.transport import outbox
 from trackside.transport.batch import BATCH_BYTES, ROW_KEYS
 from trackside.transport.kept_rows import with_kept_rows
 from trackside.transport.orphaned_spool import orphaned_sessions
+from trackside.transport.resend_wait import ANSWER_SECONDS, LONGEST_SECONDS, ResendWait
 from trackside.transport.session import KEY_BYTES, Session
 from trackside.transport.spool import PENDING_BYTES
 from trackside.wire import (
@@ -213,6 +215,40 @@ def test_a_daemon_that_answers_late_gets_the_oldest_message_again_and_no_other()
     drained(session, {"loss": 1.0}, 9)
     assert numbers(send(session)) == [4]
     assert again == [1, 1, 1, 3]
+
+
+def test_a_message_that_had_to_come_again_makes_the_next_wait_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = [100.0]
+    monkeypatch.setattr(outbox, "monotonic", lambda: moment[0])
+    session, wait = three_batches(), ResendWait()
+    session.resend_after(wait.seconds, moment[0])
+    send(session)
+
+    def resent() -> list[int]:
+        """Wait until something is sent again, and return its numbers."""
+        session.resend_after(wait.seconds, moment[0])
+        moment[0] += wait.seconds + 0.01
+        assert session.resend_after(wait.seconds, moment[0])
+        wait.grow()
+        return numbers(send(session))
+
+    def acknowledge(number: int, latency: float) -> float:
+        moment[0] += latency
+        assert session.acknowledged(number)
+        wait.reset(2 * session.answer_seconds)
+        return wait.seconds
+
+    assert [resent() for _ in range(5)] == [[1]] * 5
+    assert wait.seconds == LONGEST_SECONDS
+    assert acknowledge(1, 0.05) == ANSWER_SECONDS, "the daemon had no room for it before, and answers at once"
+    assert resent() == [2, 3], "it has read neither"
+    assert acknowledge(2, 0.05) == ANSWER_SECONDS
+    assert acknowledge(3, 2.0) == pytest.approx(2 * 2.05), "it needs this long"
+    drained(session, {"loss": 1.0}, 3)
+    drained(session, {"loss": 1.0}, 4)
+    send(session)
+    assert resent() == [4]
+    assert acknowledge(5, 0.05) == ANSWER_SECONDS, "what it answered before was lost, and 4 made it answer again"
 
 
 def test_an_acknowledgement_of_what_is_known_or_was_never_sent_does_no_harm() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from ingest.conftest import SessionsHarness
+from ingest.conftest import PEER, SessionsHarness
 from msgspec.structs import replace
 from wire_messages import WALL, FakeSession, clock
 
@@ -599,6 +599,15 @@ def test_a_hello_that_its_client_repeats_before_it_is_answered_is_not_resolved_a
     assert resolved == ["", "{}"], "something is new"
     desk.receive(*fake_session.frames("hello", fake_session.hello(config="{}")), peer=b"\0other")
     assert resolved == ["", "{}", "{}"], "another connection has missed what was answered on the first"
+
+
+def test_a_hello_of_another_user_that_repeats_one_on_its_connection_is_refused(desk: Any) -> None:
+    fake_session = FakeSession()
+    frames = fake_session.frames("hello", fake_session.hello(desk.house.after))
+    assert desk.receive(*frames) == [answer("welcome")]
+    answers, _ = desk.sessions.receive(Connection(PEER, os.getuid() + 1), frames, desk.house.now)
+    assert (answers, desk.counts(daemon.INGEST_REJECTED)) == ([], {"owner": 1.0})
+    assert desk.receive(*frames) == [answer("welcome")]
 
 
 def test_a_repeated_hello_is_sent_to_the_history_once(desk: Any, fake_session: FakeSession) -> None:

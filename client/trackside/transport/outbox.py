@@ -23,7 +23,7 @@ class Pending(msgspec.Struct):
         lost: Number of values in the messages that a skip covers.
         steps: Lowest and highest step in it, or in the messages that a skip covers; None if they are unknown.
         made_at: Monotonic nanoseconds of its creation.
-        sent_at: Monotonic seconds when it was first sent on this connection; 0 before.
+        sent_at: Monotonic seconds when it was last sent; 0 before.
         resend: It was sent before.
         spooled: It is on disk, or need not be.
     """
@@ -61,7 +61,7 @@ class Outbox(ABC):
         greeted: A daemon has answered the session's hello on this connection.
         asked_at: Monotonic seconds of the last hello on this connection; minus infinity before the first.
         sent_at: Monotonic seconds of the last other message; minus infinity before the first.
-        answer_seconds: How long the last message that was acknowledged has waited for that.
+        answer_seconds: The time from the last send of what was acknowledged last; 0 if nothing of it was sent.
         ended: The session's `Bye` is or was among the messages.
         retired: The rest is in the spool, or lost: this process sends nothing more.
         pending: Unacknowledged messages, oldest first.
@@ -141,7 +141,7 @@ class Outbox(ABC):
     def sent(self, message: Pending) -> None:
         """Record that the message of `next_to_send` is in flight."""
         self._in_flight += 1
-        message.sent_at = message.sent_at or monotonic()
+        message.sent_at = monotonic()
         self._sent = max(self._sent, message.number)
         self.totals.resent += message.resend
         message.resend = True
@@ -152,11 +152,14 @@ class Outbox(ABC):
         self._acked = max(self._acked, number)
         if progress and self._held:
             self._in_flight, self._held = min(self._held, len(self.pending)), 0
+        sent_at = 0.0
         while self.pending and self.pending[0].number <= number:
             message = self.pending.popleft()
             self.size -= message.size
-            self.answer_seconds = monotonic() - message.sent_at if message.sent_at else 0.0
+            sent_at = max(sent_at, message.sent_at)  # an older one that was sent again may have made the daemon answer
             self._in_flight = max(0, self._in_flight - 1)
+        # Not from the first send: with our own wait in it, each wait would make the next one longer.
+        self.answer_seconds = monotonic() - sent_at if sent_at else 0.0
         self.spool.acknowledged(number)
         self._refill()
         return progress
@@ -175,8 +178,6 @@ class Outbox(ABC):
         self.greeted = False
         self.asked_at = -inf
         self.rewind()
-        for message in self.pending:
-            message.sent_at = 0.0
 
     def resend_after(self, seconds: float, moment: float) -> bool:
         """Resend if the oldest message has been in flight for *seconds*, and return whether it has.

@@ -31,7 +31,7 @@ class ResendWait:
 
     def reset(self, seconds: float = 0.0) -> None:
         """Begin anew, with *seconds* if that is longer: an answer came, or there is no daemon that could be overloaded."""
-        self.seconds = max(self._first, min(seconds, LONGEST_SILENT_SECONDS))
+        self.seconds = max(self._first, min(seconds, self._longest))
 
     def grow(self) -> None:
         """Note a wait in vain."""

@@ -136,6 +136,7 @@ class Sender:
         self._intervals = intervals
         self._resend_wait = ResendWait(intervals.answer)
         self._silent_wait = ResendWait(intervals.silent, LONGEST_SILENT_SECONDS)
+        self._lost_wait = ResendWait(intervals.answer)
         self._hello_wait = ResendWait(max(intervals.beat, intervals.answer / 2))
         self._asked = False
         self._beat_at = 0.0
@@ -356,10 +357,11 @@ class Sender:
         if not any(session.pending or not session.greeted for session in self._sessions):
             self._answered_at = self._no_daemon_since = moment  # nothing is asked, so silence means nothing
             self._resend_wait.reset()
-        elif self._socket is not None and moment - self._answered_at > self._answer_seconds(self._socket):
+        elif (
+            self._socket is not None and moment - self._answered_at > (wait := self._search_wait(self._socket)).seconds
+        ):
             self._disconnect()
-            self._resend_wait.grow()
-            self._silent_wait.grow()
+            wait.grow()
         if self._context is None:
             return False
         if self._socket is None and self._sessions:
@@ -372,15 +374,15 @@ class Sender:
             self._log_no_daemon()
         return self._socket is not None
 
-    def _answer_seconds(self, socket: zmq.Socket[bytes]) -> float:
-        """Return for how long nothing may be answered before the daemon is searched anew."""
+    def _search_wait(self, socket: zmq.Socket[bytes]) -> ResendWait:
+        """Return the wait without an answer before the daemon is searched anew."""
         # A connection that is not made yet, as on a machine that is busy with a thousand of them, must not begin anew.
         if not self._asked:
-            return LONGEST_SECONDS
+            return ResendWait(LONGEST_SECONDS)
         # Nor one that exists: what waits there would be read in vain before the hello on the next, so that a daemon that
         # answers a thousand hellos later than their clients give up would never answer one in time.
         is_connected = int(socket.get(zmq.EVENTS)) & zmq.POLLOUT
-        return self._silent_wait.seconds if is_connected else self._resend_wait.seconds
+        return self._silent_wait if is_connected else self._lost_wait
 
     def _connect(self, endpoint: str) -> None:
         assert self._context is not None  # noqa: S101  checked before
@@ -570,6 +572,7 @@ class Sender:
     def _note_answer(self) -> None:
         self._answered_at = self._no_daemon_since = time.monotonic()
         self._hello_wait.reset()
+        self._lost_wait.reset()
 
     def _log_version(self, reads: str) -> None:
         self._note_answer()  # a daemon is there, if an unusable one

@@ -168,7 +168,8 @@ class ClientSession:
     def repeats(self, connection: Connection, content: int) -> bool:
         """Return whether a hello on a connection, of this hash, repeats the last one, from which nothing has changed."""
         is_open = self.greeted and not self.had_bye and self.opened_hash is not None
-        return is_open and (self.peer, self.greeting_hash) == (connection.id, content)
+        same = self.peer, self.speaker, self.greeting_hash
+        return is_open and same == (connection.id, connection.owner, content)
 
     def resolve(
         self, hello: Hello, name: str, attempt: int, now: Moment, consequences: Consequences, *, room: bool
