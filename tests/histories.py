@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from session_records import batch_ingested, session_opened
@@ -82,7 +83,8 @@ def history(directory: Path) -> Iterator[History]:
 
 def session(run: str, attempt: int = 0, rank: int = 0) -> bytes:
     """Return the session id that tests use for a rank."""
-    return f"{run[:8]:8}{attempt:4}{rank:4}".encode()[:16]
+    short = run if len(run) <= 8 else sha256(run.encode()).hexdigest()[:8]
+    return f"{short:8}{attempt:4}{rank:4}".encode()[:16]
 
 
 def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: int = 1, **hello: Any) -> SessionOpened:

@@ -68,7 +68,7 @@ def test_a_pause_that_ends_by_itself_is_over(simulating: Daemon) -> None:
     eventually(lambda: has_gpus(simulating))
 
 
-@pytest.mark.parametrize("length", ["soon", "0", "-1s", "10x"])
+@pytest.mark.parametrize("length", ["10", "soon", "0", "-1s", "10x"])
 def test_a_length_that_is_none_is_one_line(length: str) -> None:
     assert run("ipc:///nowhere/push.sock", "pause-gpu", f"--for={length}") == (
         *(2, ""),

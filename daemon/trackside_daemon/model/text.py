@@ -262,10 +262,13 @@ def seconds(value: object) -> object:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def duration_seconds(text: str) -> float:
-    """Return the seconds of a duration, as `seconds`; NaN if it is none, which no limits include."""
+def duration_seconds(text: str, *, bare: bool = True) -> float:
+    """Return the seconds of a duration, as `seconds`; NaN if it is none, which no limits include.
+
+    A *bare* number is of seconds, where nobody can mean hours.
+    """
     try:
-        return float(str(seconds(text)))
+        return float(str(seconds(text))) if bare or text[-1:].isalpha() else math.nan
     except ValueError:
         return math.nan
 

@@ -52,7 +52,7 @@ def paused(answer: Mapping[str, Any]) -> str:
 def _length(text: str) -> float | None:
     if not text:
         return None
-    length = duration_seconds(text)
+    length = duration_seconds(text, bare=False)
     if not 0 < length < float("inf"):
         fail(f"--for: {text!r} is not a duration such as 10m or 1h30m")
     return length

@@ -75,7 +75,7 @@ def _body(labels: Mapping[str, str], length: str, comment: str, *, everything: b
         raise CommandError("--all silences every alert; omit it to silence only those that match")
     if not everything and not any(name != "alert" or pattern.strip("*") for name, pattern in labels.items()):
         raise CommandError("that would silence every alert; give an alert, a --run or a --label, or --all")
-    length_seconds = duration_seconds(length) if length[-1:].isalpha() else 0.0  # 5 would be five seconds
+    length_seconds = duration_seconds(length, bare=False)
     if not 0 < length_seconds <= MAX_SILENCE_SECONDS:
         raise CommandError(f"--for: {length!r} is not a duration up to 30d, such as 2h or 30m")
     return {"labels": labels, "for": length_seconds, "comment": comment}
