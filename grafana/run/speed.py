@@ -18,7 +18,7 @@ def percentiles(histogram: str, otherwise: str = "") -> list[Query]:
     rate = f"sum by (le) (rate({histogram}{{RANK}}[$__rate_interval]))"
 
     def query(q: float) -> Query:
-        gauge = f' or avg({otherwise}{{RUN, quantile="{q}"}})' if otherwise else ""
+        gauge = f' or avg({otherwise}{{RUN, percentile="p{100 * q:g}"}})' if otherwise else ""
         return Query(f"histogram_quantile({q}, {rate}){gauge}", f"p{100 * q:g}")
 
     return [query(q) for q in PERCENTILES]

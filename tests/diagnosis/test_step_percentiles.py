@@ -30,7 +30,7 @@ def served(percentiles: StepPercentiles, now: float) -> dict[tuple[str, ...], fl
 def test_a_quantile_is_as_near_as_the_buckets_are_wide() -> None:
     chance = Random(1)
     durations = sorted(chance.lognormvariate(-2, 0.5) for _ in range(10_000))
-    for share in SHARES:
+    for share in SHARES.values():
         assert quantile(counted(durations), share) == pytest.approx(durations[int(share * 10_000)], rel=0.03)
     assert quantile(counted([0.27] * 100), 0.5) == pytest.approx(0.27, rel=0.045)
     assert quantile(counted([0.27] * 100), 0.99) == pytest.approx(0.27, rel=0.091)
@@ -51,8 +51,8 @@ def test_steps_of_all_ranks_within_five_minutes_count_and_none_from_before() -> 
     assert max(found.values()) < 0.12
     push(state, second + counted([1.0] * 90), rank="1")
     found = served(percentiles, 30.0)
-    assert found["run", "0.5"] == pytest.approx(1.0, rel=0.2)
-    assert served(percentiles, 315.0)["run", "0.5"] > 0.9  # those of the second 30 are left
+    assert found["run", "p50"] == pytest.approx(1.0, rel=0.2)
+    assert served(percentiles, 315.0)["run", "p50"] > 0.9  # those of the second 30 are left
     assert served(percentiles, 330.0) == {}
 
 
@@ -62,6 +62,6 @@ def test_a_run_that_has_left_the_page_has_no_percentiles() -> None:
     for now, steps in ((0.0, 1), (15.0, 50)):
         push(state, counted([0.5] * steps))
         found = served(percentiles, now)
-    assert found["run", "0.99"] == pytest.approx(0.5, rel=0.1)
+    assert found["run", "p99"] == pytest.approx(0.5, rel=0.1)
     state.update(Batch("training:run.0", complete=True))
     assert served(percentiles, 30.0) == {}

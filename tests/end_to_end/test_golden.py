@@ -161,7 +161,7 @@ def machine() -> State:
     begin = Begin(NOW.wall - 600, (), {_gpu(0, 0).uuid: 123456789.125})
     state.update(LiveCosts(state, lambda: (MEMBER,), lambda _: begin, prices).batch(NOW.monotonic, NOW.wall))
     state.update(goodput_batch(state, NOW.monotonic, lambda _: {0: 0.875, 1: 0.75}, {}))
-    percentile = Sample(training.STEP_PERCENTILES, ("char-model", "0.99"), 0.25)
+    percentile = Sample(training.STEP_PERCENTILES, ("char-model", "p99"), 0.25)
     state.update(Batch("training:step_percentiles", [percentile], complete=True))
     return state
 

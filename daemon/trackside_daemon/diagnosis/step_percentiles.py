@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SOURCE = "training:step_percentiles"
 WINDOW = 300.0  # seconds of the steps that count
 EVERY = 15.0  # seconds after which the percentiles are made again
-SHARES = (0.5, 0.9, 0.99)
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 class StepPercentiles:
@@ -43,10 +43,10 @@ class StepPercentiles:
             self._read_at = now
             self._read(now)
             samples = [
-                Sample(f.STEP_PERCENTILES, (run, f"{share:g}"), quantile(counts, share))
+                Sample(f.STEP_PERCENTILES, (run, name), quantile(counts, share))
                 for run, steps in self._steps.items()
                 if (counts := sum((each for _, each in steps), Counter()))
-                for share in SHARES
+                for name, share in SHARES.items()
             ]
             self._batch = Batch(SOURCE, samples, complete=True)
         return self._batch

@@ -57,7 +57,7 @@ STEP_PERCENTILES = define(
     "trackside_training_step_duration_percentile_seconds",
     "Quantiles of the step durations of the last 5 minutes, over the daemon's ranks, within 9 %.",
     "run",
-    "quantile",
+    "percentile",
 )
 DATA_WAIT = Metric(
     "trackside_training_data_wait_seconds",
