@@ -77,8 +77,8 @@ def _duration() -> list[object]:
         ),
         lines(
             "Step time mean and percentiles",
-            "The mean is exact. Percentiles are within 5 % on a server with native histograms, see docs/prometheus.md; else "
-            "they are the daemon's, of the last 5 minutes, within 9 %. A p99 far above p50 is SlowStep. A mean that rises and "
+            "The mean is exact, percentiles within 5 %. Without native histograms, see docs/prometheus.md, they are the daemon's, "
+            "of the last 5 minutes. A p99 far above p50 is SlowStep. A mean that rises and "
             "stays is ThroughputRegression; see the GPUs' clocks and power.",
             "s",
             *percentiles(DURATION, "trackside_training_step_duration_percentile_seconds"),

@@ -68,13 +68,13 @@ class StepPercentiles:
 
 
 def quantile(counts: Mapping[int, int], share: float) -> float:
-    """Return a quantile in seconds of durations that are counted by `trackside.buckets.duration_index`; wrong by 9 % at most.
+    """Return a quantile in seconds of durations that are counted by `trackside.buckets.duration_index`.
 
-    Within a bucket it grows exponentially, as that of Prometheus' native histograms.
+    It is the geometric middle of its bucket, which is 9 % wide, so that it is wrong by 4.5 % at most.
     """
     left = share * sum(counts.values())
     for index in sorted(counts):
-        if left <= counts[index]:
-            return float(2 ** ((index - 1 + left / counts[index]) / 2**DURATION_SCHEMA))
         left -= counts[index]
-    return float(2 ** (max(counts) / 2**DURATION_SCHEMA))
+        if left <= 0:
+            break
+    return float(2 ** ((index - 0.5) / 2**DURATION_SCHEMA))

@@ -55,7 +55,7 @@ STEP_DURATION = Metric(
 )
 STEP_PERCENTILES = define(
     "trackside_training_step_duration_percentile_seconds",
-    "Quantiles of the step durations of the last 5 minutes, over the daemon's ranks, within 9 %.",
+    "Quantiles of the step durations of the last 5 minutes, over the daemon's ranks, within 5 %.",
     "run",
     "percentile",
 )
