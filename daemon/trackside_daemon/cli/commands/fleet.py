@@ -67,11 +67,13 @@ def _archived(source: str, storage_path: Path | None) -> Iterator[str]:
     """Yield where the archived runs are; without an archive, those of this machine are written to a directory until then."""
     from trackside_daemon.cli.commands.archive import write
     from trackside_daemon.config.loading import load
+    from trackside_daemon.history.frames.optional_library import library
     from trackside_daemon.service.config import Config
 
     if target := source or load(Config).bridges.parquet.url:
         yield target
         return
+    library("duckdb", "fleet")  # before all runs are written in vain
     warn("these are the ended runs of this machine; --from and bridges.parquet.url name an archive")
     with TemporaryDirectory(prefix="trackside-") as directory:
         with suppress(typer.Exit):  # it has named what is not written
