@@ -190,9 +190,8 @@ class ClientSession:
         ref = self.ref = SessionRef(
             self.ref.id, identity.run, name, attempt, identity.rank, process, hello.late, correlation_of(hello)
         )
-        content = (name, attempt, identity, hello.config, hello.tags, hello.total_steps, hello.about)
         before, again = self.opened_hash, self._announced
-        self.opened_hash = hash(msgspec.msgpack.encode(content)) if room else None
+        self.opened_hash = content_hash(hello, name, attempt) if room else None
         if self.opened_hash in {None, before}:
             return
         if not (again or hello.late):
@@ -387,3 +386,10 @@ class ClientSession:
             dropped = max(self._dropped, message.totals.dropped)
             missed = runs.missed(self.identity, ref.attempt, end, self.owner, now, dropped=dropped)
             consequences.batches.extend(missed)
+
+
+def content_hash(hello: Hello, *more: object) -> int:
+    """Return a hash of what a hello says of its run, without its clocks and what it has pushed, and of *more*."""
+    return hash(
+        msgspec.msgpack.encode((*more, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about))
+    )

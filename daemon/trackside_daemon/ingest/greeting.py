@@ -6,13 +6,12 @@ import logging
 from itertools import count, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from trackside.wire import GATHER_SECONDS, Envelope, Heartbeat, Welcome, WireError
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_clock import ClientClock
-from trackside_daemon.ingest.client_session import ClientSession, Consequences
+from trackside_daemon.ingest.client_session import ClientSession, Consequences, content_hash
 from trackside_daemon.ingest.messages import checked, family
 from trackside_daemon.ingest.run_owners import MARK
 from trackside_daemon.model.log_fields import log_fields
@@ -205,7 +204,7 @@ class Greetings:
             WireError: The session is another owner's, or this one opens too many sessions or runs.
         """
         pid = self._follow(connection, greeting.identity, now)
-        known, content = self._sessions.get(id_), _content_hash(greeting, pid)
+        known, content = self._sessions.get(id_), content_hash(greeting, pid, greeting.acked, greeting.late)
         if known is not None and known.repeats(connection, content):
             # Its welcome is on the way: the client asks again while this daemon, or the client, is busy.
             known.received_at = now.monotonic
@@ -339,9 +338,3 @@ class Greetings:
             consequences.batches.extend(attached)
         if rival is not None:
             consequences.deliver(report(session, rival, now))
-
-
-def _content_hash(hello: Hello, pid: int | None) -> int:
-    """Return a hash of a hello as a client sends it, without its clocks and what it has pushed, and of its process's pid."""
-    content = (pid, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about, hello.acked, hello.late)
-    return hash(msgspec.msgpack.encode(content))
