@@ -23,6 +23,7 @@ from processes import ROOT, Daemon, eventually
 
 from bench.table import head, row
 from trackside.wire import Clock, Hello, Identity, Totals
+from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import Window
@@ -130,7 +131,9 @@ def drawn(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, 
     filling.fill(rows)
     filling.settle()
     took = time.perf_counter() - begun
-    filling.fill(rows + 300)  # fresh ones, which are not packed
+    filling.fill(rows + -rows % BLOCK)  # a full block packs what came during the last packing, too
+    filling.settle()
+    filling.fill(filling.rows + 300)  # fresh ones, which are not packed
     writer.call(lambda _: None).result()
     print(f"\n{rows * keys / 1e6:,.0f} million samples, {keys} series: written and packed in {took:.1f} s.", flush=True)
     found = {}

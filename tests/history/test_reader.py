@@ -243,6 +243,15 @@ def test_the_last_time_is_that_of_the_newest_push_packed_or_not(three: Bench) ->
     assert last() == WALL + 60.0
 
 
+def test_a_list_asks_once_for_all_runs_that_have_pushed_nothing(three: Bench) -> None:
+    statements: list[str] = []
+    with three.database.reading() as connection:
+        connection.set_trace_callback(statements.append)
+        assert [one["step"] for one in reader.runs(connection)] == [None] * 3
+        connection.set_trace_callback(None)
+    assert len(statements) == 1
+
+
 def test_what_comes_after_the_end_of_a_run_counts_in_lists_too(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         one.put([opened("a"), column("a", ["loss"], 10), finished("a", state="failed", cause="SIGKILL")])

@@ -16,6 +16,7 @@ from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
+from trackside_daemon.history.schema import LOG_BITS
 from trackside_daemon.history.time_accounting import RankTime, mfu, rank_times
 from trackside_daemon.model.architecture import Architecture
 from trackside_daemon.model.families.rl import PHASE_ROLES
@@ -27,6 +28,10 @@ _decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
     "tags, pinned, user, summary, notes"
+)
+_IS_FRESH = (  # nothing of it is packed, as of a run that was imported just now
+    f"step IS NULL AND EXISTS (SELECT 1 FROM stream JOIN log ON log.id >= stream.id << {LOG_BITS} "  # noqa: S608
+    f"AND log.id < stream.id + 1 << {LOG_BITS} WHERE stream.run = run.id)"
 )
 _EVENT = (
     "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
@@ -91,11 +96,11 @@ def runs(
             values += [value] * condition.count("?")
     if wanted.after and connection.execute("SELECT 1 FROM run WHERE uid = ?", (wanted.after,)).fetchone() is None:
         raise UnknownRunError(f"run {wanted.after!r}: there is none")
-    query = f"SELECT {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
-    found = [_listed(row) for row in connection.execute(query, (*values, wanted.limit or -1))]
-    for run in found:
-        if run["step"] is None:  # nothing of it is packed, as of a run that was imported just now
-            run.update(newest(connection, run["id"]))
+    query = f"SELECT {_IS_FRESH}, {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
+    found = []
+    for is_fresh, *row in connection.execute(query, (*values, wanted.limit or -1)).fetchall():
+        run = _listed(row)
+        found.append({**run, **newest(connection, run["id"])} if is_fresh else run)
     return found
 
 
@@ -361,7 +366,7 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "tags": _decode(tags),
         "pinned": bool(pinned),
         "user": user,
-        "summary": json.loads(summary),
+        "summary": {} if summary == "{}" else json.loads(summary),  # most have none, and a list may have 10,000
         "notes": notes,
     }
 
