@@ -40,32 +40,39 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     machine()
     head(f"{rounds} rounds", "median", "max", "target", "")
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, closing(Inbox()) as inbox:
-        daemon = Daemon(
-            Path(directory), environ={"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"}, fresh=True
-        )
+    with closing(Inbox()) as inbox:
+        nan = measured(inbox, NAN, rounds)
+        # Each with a daemon of its own: of runs that die one after the other, one message tells.
+        killed = [measured(inbox, KILLED, 1)[0] for _ in range(rounds)]
+    for alert, both in ((NAN, nan), (KILLED, killed)):
+        show(alert, ROUTED, [routed for routed, _ in both])
+        show(alert, DIRECT, [direct for _, direct in both])
+
+
+def measured(inbox: Inbox, alert: str, rounds: int) -> list[tuple[float, float]]:
+    """Return what `one` returns in each round, with a daemon, a Prometheus and an Alertmanager for all of them."""
+    sink = {"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"}
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        daemon = Daemon(Path(directory), environ=sink, fresh=True)
         try:
             with Road(Path(directory), daemon.url) as road:
                 eventually(lambda: road.value("up") == 1)
-                for alert in EVENTS:
-                    both = [one(daemon, road, inbox, alert, f"{alert.lower()}-{at}") for at in range(rounds)]
-                    show(alert, ROUTED, [routed for routed, _ in both])
-                    show(alert, DIRECT, [direct for _, direct in both])
+                return [one(daemon, road.inbox, inbox, alert, f"{alert.lower()}-{time.time_ns()}") for _ in range(rounds)]
         finally:
             daemon.stop()
 
 
-def one(daemon: Daemon, road: Road, inbox: Inbox, alert: str, run: str) -> tuple[float, float]:
+def one(daemon: Daemon, alertmanager: Inbox, webhook: Inbox, alert: str, run: str) -> tuple[float, float]:
     """Cause the event once in a new run; return the seconds until Alertmanager notifies, and until the daemon itself does."""
     time.sleep(random.random())  # scrapes come each second: it happens at any time between two
     begun = _nan(daemon, run) if alert == NAN else _killed(daemon, run)
 
-    def direct() -> list[float]:
-        letters = (letter for letter in inbox.of("direct") if letter.fires(f"Trackside{alert}"))
+    def arrived(inbox: Inbox, receiver: str) -> list[float]:
+        letters = (letter for letter in inbox.of(receiver) if letter.fires(f"Trackside{alert}"))
         return [one.at for one in letters if any(each["labels"].get("run") == run for each in one.body["alerts"])]
 
-    routed = eventually(lambda: road.letters_about("training-page", f"Trackside{alert}", run=run))[0].at
-    return routed - begun, eventually(direct)[0] - begun
+    routed = eventually(lambda: arrived(alertmanager, "training-page"))[0]
+    return routed - begun, eventually(lambda: arrived(webhook, "direct"))[0] - begun
 
 
 def show(alert: str, road: str, seconds: list[float]) -> None:
