@@ -22,7 +22,7 @@ GOOD, BAD = "count", ("fail", "refuse", "cut", "unfinished")
 def test_ttft_and_tpot_are_those_of_the_schedule(count: Callable[[int, int], int]) -> None:
     longer = count(1, 5)
     first = 0.2 * longer  # seconds
-    gap, tolerance = first / 5, 0.02 if longer > 1 else 0.25  # other tests on a busy machine delay short ones
+    gap, tolerance = first / 5, 0.02 if longer > 1 else 0.6  # other tests on a busy machine delay short ones
     with StreamingServer(first, gap) as server:
         for concurrency in (1, 8, 32):
             endpoint = ModelEndpoint(server.url, Requests())

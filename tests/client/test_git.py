@@ -12,7 +12,6 @@ import pytest
 from client.repository import Repository
 
 from trackside.environment import git
-from trackside.environment.git import dirty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +44,11 @@ def repository(tmp_path: Path) -> Repository:
     earlier(made.folder / "large")
     made.commit()
     return made
+
+
+def dirty(script: str, seconds: float = 600.0) -> bool | None:
+    """Return what is found in more time than a training gives it, as on a busy machine."""
+    return git.dirty(script, seconds)
 
 
 def earlier(path: Path, by: int = MINUTE) -> None:
