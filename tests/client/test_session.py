@@ -619,6 +619,25 @@ def test_what_is_kept_changes_no_time_of_a_phase(spool: Path) -> None:
     assert session.totals.phases["eval"] == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize("greeted", [True, False])
+def test_what_is_kept_goes_once_the_spool_has_more(spool: Path, greeted: bool, tmp_path: Path) -> None:
+    session = a_session(tmp_path / "spool")
+    session.greeted, session.asked_at = True, 1.0
+    for step in range(4):
+        push(session, {"loss": step}, step)
+    session.drain(CLOCK)
+    push(session, {"loss": 4.0}, 4)
+    session.keep(lambda: CLOCK, spool)
+    session.greeted = greeted
+    for moment in (0.3, 1.3):
+        for step in range(5):
+            push(session, {"loss": step}, 5 + step)
+        session.drain(later(moment))
+        assert bool(session.spool.last) == (moment > 1 or not greeted)
+        assert bool(list(spool.iterdir())) == greeted
+    assert session.unspooled_values == 0
+
+
 def test_what_is_kept_goes_with_the_end_and_what_cannot_be_kept_costs_nothing(spool: Path) -> None:
     session, without = a_session(), a_session()
     for one, place in ((session, spool), (without, NO_DISK)):

@@ -250,6 +250,30 @@ def test_of_a_training_that_is_killed_the_history_has_what_it_had_not_sent(
     assert steps > last
 
 
+@pytest.mark.parametrize("first", [signal.SIGSTOP, signal.SIGKILL])
+def test_of_a_training_that_is_killed_soon_after_its_daemon_the_next_one_reads_all_that_is_left(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path, first: signal.Signals
+) -> None:
+    daemon = start_daemon(*QUIET)
+    place = Path(daemon.endpoint.removeprefix("ipc://")).with_suffix(".kept")
+    training = start_training(daemon, "-c", PACED, "200", "0", **PATIENT)
+    eventually(lambda: kept(place) > 100)
+    os.kill(daemon.process.pid, first)
+    eventually(lambda: spooled(spool) > 0)
+    last = max(kept(place), handed := spooled(spool) // len(KEYS))
+    os.kill(training.pid, signal.SIGKILL)
+    training.wait(DEADLINE)
+    daemon.stop(signal.SIGKILL)
+    daemon = start_daemon(*QUIET)
+    eventually(lambda: not [*spool.iterdir(), *place.iterdir()])
+    eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] in {"lost", "failed"}, 90)
+    assert counted(daemon, "ingest_gaps_total") == 0.0
+    assert daemon.stop() == 0
+    found = {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()}
+    assert found == complete(steps := len(found["loss"]))
+    assert steps >= max(last, handed)
+
+
 def test_without_a_daemon_a_whole_run_is_on_disk_in_little_memory_and_a_later_daemon_reads_it(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],

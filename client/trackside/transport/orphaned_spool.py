@@ -22,19 +22,22 @@ class OrphanedSession(Outbox):
     Args:
         spool: The spool, whose lock this process has.
         hello: The session's hello, as frames.
+        lock: See the attribute.
 
     Attributes:
         name: Name of its run.
+        lock: Path of the spool's lock. A session that was killed may have a second spool (`Spool.keep`).
 
     Raises:
         WireError: The hello cannot be read.
     """
 
-    def __init__(self, spool: Spool, hello: list[bytes]) -> None:
+    def __init__(self, spool: Spool, hello: list[bytes], lock: Path) -> None:
         envelope = open_envelope(hello)
         body: Hello = decode_body("hello", hello[2])
         super().__init__(envelope.session, spool)
         self.ended = True
+        self.lock = lock
         self.name = body.identity.name
         self.totals = body.totals
         self._acked = body.acked
@@ -77,17 +80,17 @@ class OrphanedSession(Outbox):
 
 
 def orphaned_sessions(
-    directories: Iterable[Path], machine: str | None, exclude: Container[bytes] = frozenset()
+    directories: Iterable[Path], machine: str | None, exclude: Container[Path] = frozenset()
 ) -> Iterator[OrphanedSession]:
     """Yield the sessions of ended processes in some directories, oldest first, each with its lock acquired.
 
     Args:
         directories: Directories to search; one that does not exist is skipped.
         machine: Id of the machine that wrote the spools; None for all.
-        exclude: Sessions that are skipped.
+        exclude: Locks whose sessions are skipped.
     """
     for lock, files in _spools(directories):
-        if bytes.fromhex(lock.stem) not in exclude:
+        if lock not in exclude:
             with suppress(OSError, ValueError):
                 if (orphan := _open(lock, files, machine)) is not None:
                     yield orphan
@@ -143,7 +146,7 @@ def _open(lock: Path, files: Iterable[Path], machine: str | None) -> OrphanedSes
     descriptor = _acquire(lock, reader)
     spool = Spool(bytes.fromhex(lock.stem), lock.parent)
     try:
-        orphan = OrphanedSession(spool, reader.hello)
+        orphan = OrphanedSession(spool, reader.hello, lock)
         if orphan.id.hex() != lock.stem:
             raise WireError("envelope", f"{reader.path} is of another session")  # noqa: TRY301  the lock is closed below
         orphan.restore(descriptor)

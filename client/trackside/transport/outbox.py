@@ -106,20 +106,17 @@ class Outbox(ABC):
         return self.spool.last > self._newest or bool(self._unspooled)
 
     def settle(self, clock: Clock, *, everything: bool = False) -> None:
-        """Spool the messages that have waited long, or *everything*; then read from the spool what is sent next."""
-        stuck = self.is_stuck(clock)
-        crowded = self.size > self.spool.limits.pending_bytes or (
-            stuck and len(self.pending) > self.spool.limits.window
-        )
-        if everything or stuck or crowded or self._unspooled:
-            self._spool(
-                clock.monotonic - self.spool.limits.stuck_seconds * 1e9, clock, everything=everything or crowded
-            )
+        """Spool the messages once the oldest has waited long, or *everything*; then read from the spool what is sent next."""
+        limits = self.spool.limits
+        is_due = self._has_waited(limits.stuck_seconds if self.greeted else limits.offline_seconds, clock)
+        crowded = self.size > limits.pending_bytes or (is_due and len(self.pending) > limits.window)
+        if everything or is_due or crowded or self._unspooled:
+            self._spool(clock)
         # The newest leave the memory: they are on disk, and their turn comes last.
         while crowded and self.pending and self.pending[-1].spooled and self._is_full():
             self.size -= self.pending.pop().size
         self._in_flight = min(self._in_flight, len(self.pending))  # the popped ones may have been in flight
-        if self.size > self.spool.limits.pending_bytes:
+        if self.size > limits.pending_bytes:
             self._drop_oldest(self._unspooled or self.pending)
         self._refill()
 
@@ -129,8 +126,10 @@ class Outbox(ABC):
 
     def is_stuck(self, clock: Clock) -> bool:
         """Return whether the oldest message has waited longer than its limit, however often it was sent."""
-        limit = self.spool.limits.stuck_seconds * 1e9
-        return bool(self.pending) and clock.monotonic - self.pending[0].made_at > limit
+        return self._has_waited(self.spool.limits.stuck_seconds, clock)
+
+    def _has_waited(self, seconds: float, clock: Clock) -> bool:
+        return bool(self.pending) and clock.monotonic - self.pending[0].made_at > seconds * 1e9
 
     def next_to_send(self) -> Pending | None:
         """Return the oldest pending message that is not in flight; None if there is none, or the window is full."""
@@ -235,12 +234,10 @@ class Outbox(ABC):
             return
         self.size += message.size
 
-    def _spool(self, before: float, clock: Clock, *, everything: bool) -> None:
-        """Write in order the messages created *before* that moment, or everything, until the disk refuses."""
+    def _spool(self, clock: Clock) -> None:
+        """Write in order the messages that the spool does not have, until the disk refuses."""
         for message in self.pending:
-            if message.spooled:
-                continue
-            if not (everything or message.made_at < before) or not self._spool_message(message, clock):
+            if not message.spooled and not self._spool_message(message, clock):
                 return
         while self._unspooled and self._spool_message(self._unspooled[0], clock):
             self.size -= self._unspooled.popleft().size

@@ -118,7 +118,7 @@ class Sender:
         self.sent: list[str] = []
         self.writers: dict[bytes, int] = {}
         self._torn: dict[bytes, int] = {}  # by session, since without a daemon its spool is searched again and again
-        self._swept: set[bytes] = set()
+        self._swept: set[Path] = set()
         self._endpoint = endpoint
         self._spools, self._machine = tuple(spools), machine
         self._sweep_at = 0.0
@@ -276,7 +276,7 @@ class Sender:
             spools, machine = unreadable_spools(self._connected_to), machine_id()
         orphan = next(orphaned_sessions(spools, machine, self._swept), None)
         if orphan is not None:
-            self._swept.add(orphan.id)
+            self._swept.add(orphan.lock)
             if orphan.spool.user is not None:
                 self.writers[orphan.id] = orphan.spool.user
             self._sessions.append(orphan)
@@ -407,7 +407,8 @@ class Sender:
             if self._socket is None and not session.done:
                 self._retire(session)
                 # Its spool may be sent later, but not at once, as long as there is no daemon.
-                self._swept.discard(session.id)
+                if isinstance(session, OrphanedSession):
+                    self._swept.discard(session.lock)
                 self._sweep_at = time.monotonic() + self._intervals.sweep
             if session.done:
                 session.spool.close()

@@ -295,6 +295,8 @@ class Session(Outbox):
         if self._is_due(clock, everything=everything):
             self._close(clock)
         self.settle(clock)
+        if self.spool.last and not self.keeps:
+            self.spool.end_keep()
         if len(self.gpus) > self._gpus_sent:
             self._send_gpus()
         if self._described:
@@ -304,12 +306,13 @@ class Session(Outbox):
     @property
     def keeps(self) -> bool:
         """The next rows are worth the cost of `keep`, as far as the number of the last ones shows."""
-        return self.greeted and not self.ended and self._drained in KEPT_ROWS
+        is_short = self.size <= KEPT_BYTES and not self.backlog
+        return self.greeted and not self.ended and self._drained in KEPT_ROWS and is_short
 
     def keep(self, now: Callable[[], Clock], directory: Path) -> None:
         """Write to a *directory* what was pushed and may not arrive if the process is killed now."""
         rows = list(self.rows)
-        if not rows or len(rows) > KEPT_ROWS[-1] or self.backlog or self.size > KEPT_BYTES:
+        if not rows or len(rows) > KEPT_ROWS[-1]:
             return
         number = self._number + 1
         try:

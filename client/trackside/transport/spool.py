@@ -46,7 +46,8 @@ class SpoolLimits(NamedTuple):
 
     Attributes:
         pending_bytes: See `PENDING_BYTES`, and so on.
-        stuck_seconds: Wait for an acknowledgement after which a message is also written to the spool.
+        stuck_seconds: Wait for an acknowledgement after which messages are also written to the spool.
+        offline_seconds: The same while no daemon has answered the hello. A message that is made with the first hello waits.
     """
 
     pending_bytes: int = PENDING_BYTES
@@ -54,6 +55,7 @@ class SpoolLimits(NamedTuple):
     segment_bytes: int = SEGMENT_BYTES
     spool_bytes: int = SPOOL_BYTES
     stuck_seconds: float = 1.0
+    offline_seconds: float = 0.1
 
 
 LIMITS = SpoolLimits()
@@ -193,10 +195,15 @@ class Spool:
             OSError: It cannot be written.
         """
         if self._kept is None or self._kept_in != directory:
-            if self._kept is not None:
-                self._kept.close()
+            self.end_keep()
             self._kept, self._kept_in = KeptSpool(self._session, directory), directory
         self._kept.overwrite(records, hello)
+
+    def end_keep(self) -> None:
+        """Delete what `keep` wrote: the spool has more now."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
 
     def replace_last(self, record: SpooledMessage) -> None:
         """Write the last message of an ended process, in place of one of its number.

@@ -366,12 +366,13 @@ def hand_over(command: Command, launch: str) -> None:
     with suppress(LookupError, OSError, ValueError):  # there is no home, or a spool cannot be read or written
         places, machine = list(spool_directories(os.environ, os.getuid())), machine_id()
         hellos = {session: hello for session, hello, _ in orphaned_hellos(places, machine)}
-        others = {
+        own = {
             session
             for session, hello in hellos.items()
-            if hello.identity.pid != command.pid or hello.about is None or hello.about.launch != launch
+            if hello.identity.pid == command.pid and hello.about is not None and hello.about.launch == launch
         }
-        for orphan in orphaned_sessions(places, machine, others) if hellos.keys() - others else ():
+        others = {place / f"{session.hex()}.lock" for place in places for session in hellos.keys() - own}
+        for orphan in orphaned_sessions(places, machine, others) if own else ():
             try:
                 orphan.conclude(now(), end)
             finally:
