@@ -344,7 +344,7 @@ class Sender:
             self._log_warnings(session)
             if session.spool.discarded:
                 self._log_once("full", f"the spool is full{spool_location()}: the oldest segments are deleted")
-            if failure := session.spool.failure:
+            if (failure := session.spool.failure) and session.is_stuck(clock):
                 kept = "the newest 16 MiB are kept in memory; name another directory with $TRACKSIDE_SPOOL"
                 self._log_once("spool", f"unsent values cannot be written to {failure}; {kept}")
 

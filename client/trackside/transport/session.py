@@ -295,7 +295,7 @@ class Session(Outbox):
         if self._is_due(clock, everything=everything):
             self._close(clock)
         self.settle(clock)
-        if self.spool.last and not self.keeps:
+        if self.spool.last:  # it has more than what is kept, until `keep` writes again
             self.spool.end_keep()
         if len(self.gpus) > self._gpus_sent:
             self._send_gpus()
@@ -328,6 +328,7 @@ class Session(Outbox):
                 )
         except Exception:  # noqa: BLE001  no room on the disk, or numbers that cannot be written: the next hello tries again
             self._head = []
+            self.spool.end_keep()
 
     def warn_of_unstored(self) -> None:
         """Add a warning for what was pushed and the daemon does not store."""

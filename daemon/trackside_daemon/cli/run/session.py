@@ -14,9 +14,9 @@ from uuid import uuid4
 
 from trackside.auto.environment import variables
 from trackside.captures.kineto import SOCKET, socket_directory
-from trackside.environment.paths import machine_id, spool_directories
+from trackside.environment.paths import kept_directory, machine_id, spool_directories
 from trackside.os_errors import os_error_text
-from trackside.transport.orphaned_spool import orphaned_hellos, orphaned_sessions
+from trackside.transport.orphaned_spool import OrphanedSession, orphaned_hellos, orphaned_sessions
 from trackside.transport.sender import now
 from trackside_daemon.captures.kineto.environment import missing_variables
 from trackside_daemon.captures.kineto.socket_file import remove_stale
@@ -205,7 +205,7 @@ class _Session:
             console.stop()
         if follower is not None:
             follower.stop(FOLLOWER_SECONDS, signal.SIGUSR1 if status else signal.SIGTERM)
-        hand_over(command, self._launch)
+        hand_over(command, self._launch, "" if daemon is None else daemon.endpoint)
         return status
 
     def _start_follower(self, since: float, environ: Mapping[str, str]) -> ChildProcess | None:
@@ -355,16 +355,19 @@ def _requeue(job: str, why: str) -> bool:
     return not failed
 
 
-def hand_over(command: Command, launch: str) -> None:
+def hand_over(command: Command, launch: str, endpoint: str) -> None:
     """Write how a command ended into the spools that its own process left, for the next daemon, which did not see it.
 
     Args:
         command: It has ended.
         launch: The id of the launch, which its sessions name.
+        endpoint: That of its daemon; empty without one.
     """
     end = partial(verdict, ended=Exit(command.code))
     with suppress(LookupError, OSError, ValueError):  # there is no home, or a spool cannot be read or written
         places, machine = list(spool_directories(os.environ, os.getuid())), machine_id()
+        if (kept := kept_directory(endpoint)) is not None:
+            places.append(kept)
         hellos = {session: hello for session, hello, _ in orphaned_hellos(places, machine)}
         own = {
             session
@@ -372,7 +375,13 @@ def hand_over(command: Command, launch: str) -> None:
             if hello.identity.pid == command.pid and hello.about is not None and hello.about.launch == launch
         }
         others = {place / f"{session.hex()}.lock" for place in places for session in hellos.keys() - own}
+        # Of two spools of a session, the end belongs behind the rows that were kept, which are read last.
+        last: dict[bytes, OrphanedSession] = {}
         for orphan in orphaned_sessions(places, machine, others) if own else ():
+            if orphan.id in last:
+                last[orphan.id].spool.close()
+            last[orphan.id] = orphan
+        for orphan in last.values():
             try:
                 orphan.conclude(now(), end)
             finally:
