@@ -24,6 +24,7 @@ from trackside_daemon.documents.report import charts, document
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.alert_reader import AHEAD_SECONDS
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.model.capture import RankAnswer
 from trackside_daemon.model.text import byte_size
@@ -86,9 +87,6 @@ class DescribeBody(msgspec.Struct, forbid_unknown_fields=True):
     tags: (
         Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=64)] | None
     ) = None
-
-
-AHEAD_SECONDS = 86400.0  # of a note
 
 
 class AnnotationBody(msgspec.Struct, forbid_unknown_fields=True):
