@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trackside_daemon.alerts.inhibition import merged_labels
+from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.finding import SEVERITIES, Finding, Severity
@@ -114,10 +115,13 @@ class ActiveAlert:
         else:
             self.open_findings[place] = finding
         worse = SEVERITIES.index(finding.severity) > SEVERITIES.index(self.severity)
-        better_known = before is not None and before.time == finding.time and before.description != finding.description
+        repeated = before if before is not None and before.time == finding.time else finding
+        further = self.alert in DEATHS and self.summary == repeated.summary != finding.summary
+        better_known = further or repeated.description != finding.description
+        if worse or further:
+            self.summary = finding.summary
         if worse:
             self.severities.append(finding.severity)
-            self.summary = finding.summary
             self.evidence |= finding.evidence
         if again:
             kept = {name: self.evidence[name] for name in (CORRELATION, OCCURRENCES) if name in self.evidence}
