@@ -95,14 +95,18 @@ class ActiveAlert:
         """Add a finding of this alert, from the same or another location.
 
         The severity only increases while the alert fires. A finding that repeats an open one of the same time knows more
-        about it, so its description counts. A stall that returns is another one, so its evidence counts.
+        about it, so its description counts, and the last step of a process that died. A stall that returns is another one, so
+        its evidence counts.
 
         Returns:
             True if the severity has increased, the description has changed, or a critical problem has come again.
         """
         place = location(finding)
         before = self.open_findings.get(place)
-        again = self.alert in STALLS and before is None and self.recorded and place in self.locations
+        # One that an earlier daemon has recorded is the same, but ranks are asked again.
+        again = self.alert in STALLS and (
+            self.over_since is not None or (before is None and self.recorded and place in self.locations)
+        )
         critical_again = (place in self.locations or not finding.once) and self._return(finding, fires_until)
         # The next tick writes the longer list of ranks to the history.
         if place not in self.locations and len(self.locations) < MAX_LOCATIONS:
