@@ -25,6 +25,7 @@ ACCEPTED = "; has lasted, and counts as normal since "  # the same, of one that 
 _ENDS = ("recovered", "accepted")  # names of the evidence with the times of these
 MAX_NAMED = 8  # further ranks or keys that a summary names; the rest are counted
 CONCLUSION = "conclusion"  # name of the evidence whose sentence begins the description
+ADDITION = "addition"  # name of the evidence whose sentences end the description
 MAX_LOCATIONS = 10_000  # most locations that an alert remembers
 OCCURRENCES = "occurrences"  # name of the evidence with number, time and summary of each time that the problem came
 MAX_LISTED = 20  # most occurrences that the evidence lists: the first, and the newest ones
@@ -178,14 +179,18 @@ class ActiveAlert:
         return True
 
     def conclude(self, evidence: Mapping[str, Any]) -> bool:
-        """Begin the description with what the gathered evidence shows; return False if that is nothing new.
+        """Begin and end the description with what the gathered evidence shows; return False if that is nothing new.
 
-        An empty conclusion says that there is none to wait for.
+        An empty text says that there is none to wait for.
         """
-        text = evidence.get(CONCLUSION)
-        if text is None or text == self.evidence.get(CONCLUSION) or (not text and CONCLUSION in self.evidence):
+        new = {
+            name: evidence[name]
+            for name in (CONCLUSION, ADDITION)
+            if name in evidence and (name not in self.evidence or evidence[name] not in {"", self.evidence[name]})
+        }
+        if not new:
             return False
-        self.evidence[CONCLUSION] = text
+        self.evidence |= new
         self.recorded = False
         return True
 
@@ -211,7 +216,7 @@ class ActiveAlert:
             self.run,
             self.labels,
             self.summary + self._again() + self._others() + self._recovery(),
-            " ".join(filter(None, (self.evidence.get(CONCLUSION), self.description))),
+            " ".join(filter(None, (self.evidence.get(CONCLUSION), self.description, self.evidence.get(ADDITION)))),
             self.ended,
             self.evidence,
             self.silenced,
@@ -279,7 +284,9 @@ def finding_of(record: Alert) -> Finding:
         tuple(sorted(record.labels.items())),
         record.started,
         first_summary(record),
-        record.description.removeprefix(str(record.evidence.get(CONCLUSION, ""))).lstrip(),
+        record.description.removeprefix(str(record.evidence.get(CONCLUSION, "")))
+        .removesuffix(str(record.evidence.get(ADDITION, "")))
+        .strip(),
         run=record.run,
         evidence=record.evidence,
     )
