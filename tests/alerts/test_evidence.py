@@ -13,7 +13,7 @@ from alerts.ticking import Machine
 from histories import BEGIN, column, history, ingested, opened
 from processes import DEADLINE, eventually
 
-from trackside.wire import Stacks
+from trackside.wire import ProcessInfo, Stacks
 from trackside_daemon.alerts.evidence import gathering
 from trackside_daemon.alerts.evidence.gathering import MAX_BYTES, MAX_QUEUED_ALERTS, EvidenceGatherer
 from trackside_daemon.alerts.evidence.ranks import CHARACTERS_OF_ALL
@@ -261,6 +261,39 @@ def test_an_alert_that_comes_again_at_another_step_gets_its_batches_and_its_chec
     found = scene.evidence.gather(replace(about("NonFinite", rank="0"), evidence={STEP: 7}), NOW, again=True)
     assert found.keys() == {"addition", "conclusion", "missing"}
     assert {line.partition(":")[0] for line in found["missing"]} == {"batches"}
+
+
+LAUNCH = "0123456789abcdef"
+TRACEBACK = b"step 3\nTraceback (most recent call last):\n  x\nRuntimeError: \x1b[31mCUDA\x1b[0m error \x07at https://me:hunter2@host\n\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (TRACEBACK, "RuntimeError: CUDA error at https://me:[redacted]@host"),
+        (TRACEBACK + b"terminated\n", "RuntimeError: CUDA error at https://me:[redacted]@host"),
+        (b"step 3\nstep 4\r\n", "step 4"),
+        (b"x" * 5000, "x" * 150 + "\u2026" + "x" * 149),
+        (b"Bus error (core dumped)\n" + b"step\n" * 100, "step"),
+    ],
+)
+def test_a_death_has_the_line_that_its_command_printed_last_or_as_an_error(
+    scene: Scene, printed: bytes, said: str
+) -> None:
+    scene.kept.put([opened("net-1", name="net", about=ProcessInfo(launch=LAUNCH))])
+    sources = scene.sources._replace(console={LAUNCH: printed}.__getitem__)
+    evidence = EvidenceGatherer(sources, scene.deliver, wall=lambda: NOW, pause=lambda _: None)
+    found = evidence.gather(about("TrainingProcessDied", rank="0"), NOW)
+    assert found["addition"] == f"Its command printed: {said}"
+    assert len(found["console"]) <= 10
+    known = replace(about("TrainingProcessDied", rank="0"), summary=f"rank 0 died: {said}")
+    assert "redacted" in said or evidence.gather(known, NOW)["addition"] == "", "its summary has it"
+
+
+def test_a_death_of_a_command_whose_output_is_not_kept_has_no_line_of_it(scene: Scene) -> None:
+    scene.kept.put([opened("net-1", name="net")])
+    found = scene.gather(about("TrainingProcessDied", rank="0"))
+    assert (found["addition"], "console" in found) == ("", False)
 
 
 def test_a_stalled_run_gets_the_stacks_of_the_ranks_furthest_behind_and_ahead(scene: Scene) -> None:

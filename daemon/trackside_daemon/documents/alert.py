@@ -244,7 +244,7 @@ _EVIDENCE: dict[str, Evidence] = {
     "host": lambda host, _: iter([_values("host", host)]),
     "cgroups": _cgroups,
     "gpus": _gpus,
-    "stderr": _listed("last lines of standard error", Code),
+    "console": _listed("last lines that the command printed", Code),
     "missing": _listed("unknown"),
 }
 

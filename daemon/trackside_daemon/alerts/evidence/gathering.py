@@ -1,6 +1,7 @@
 """Thread that gathers the evidence of alerts, and returns it as `AlertNote` records."""
 
 import logging
+import re
 import sqlite3
 import threading
 import time
@@ -20,6 +21,7 @@ from trackside_daemon.alerts.evidence.sources import AlertCase, Sources
 from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.causes.readings import BEFORE
 from trackside_daemon.history.checkpoint_rows import checkpoints
+from trackside_daemon.history.console import lines
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.resources import Resource
 from trackside_daemon.history.sanitize import clean, to_json
@@ -27,12 +29,17 @@ from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import STEP, Alert, AlertNote
 from trackside_daemon.model.state import State
-from trackside_daemon.model.text import byte_size, duration, number, shown
+from trackside_daemon.model.text import byte_size, cut, duration, number, shown
 
 MAX_EVENTS = 10  # most events
 MAX_EVENT_AGE_SECONDS = 600.0  # greatest age of an event, in seconds
 INTERVAL_SECONDS = 5.0  # seconds between two recorded values
 MAX_SERIES = 4096  # most series; phases of more ranks are not recorded
+LINES, LINE_LENGTH = 10, 300  # last lines of output that are evidence, and most columns of one
+SEARCHED = 50  # last lines among which that of an error is searched
+_ERROR = re.compile(
+    r"\w(Error|Exception|Interrupt)\b|\bFatal Python error|\bwhat\(\)|\b(Killed|Aborted|Segmentation fault|Bus error)\b"
+)
 
 
 def last_good_checkpoint(case: AlertCase) -> dict[str, Any]:
@@ -57,6 +64,22 @@ def last_good_checkpoint(case: AlertCase) -> dict[str, Any]:
     step = "" if newest.step is None else f"of step {number(newest.step)} and "
     text = f"The last intact checkpoint from before, {step}{duration(age)} earlier, is {shown(newest.path)}."
     return {"checkpoint": about, ADDITION: text}
+
+
+def console(case: AlertCase) -> dict[str, Any]:
+    """Return the last lines that the command of the run printed, and a sentence with the one of an error, else the last one."""
+    if not case.alert.run:
+        return {}
+    with case.sources.history.reading() as connection:
+        kept = lines.split(case.sources.console(reader.launch(connection, case.alert.run)))[-SEARCHED:]
+    printed = [cut(shown(text), LINE_LENGTH) for line in kept if (text := lines.plain(line).strip())]
+    if not printed:
+        return {}
+    said = next(filter(_ERROR.search, reversed(printed)), printed[-1])
+    return {
+        "console": printed[-LINES:],
+        **({} if said in case.alert.summary else {ADDITION: f"Its command printed: {said}"}),
+    }
 
 
 def deaths(case: AlertCase) -> dict[str, Any]:
@@ -128,6 +151,7 @@ _GATHERERS: dict[Part, Callable[[AlertCase], dict[str, Any]]] = {
     "cgroups": cgroups,
     "causes": causes,
     "checkpoint": last_good_checkpoint,
+    "console": console,
     "diagnosis": lambda case: {"diagnosis": list(case.sources.diagnose(case.alert.run))} if case.alert.run else {},
 }
 

@@ -20,6 +20,7 @@ Part = Literal[
     "deaths",
     "causes",
     "checkpoint",
+    "console",
     "diagnosis",
 ]
 
@@ -28,10 +29,10 @@ OF_RUNS: tuple[Part, ...] = ("ranks", "samples")
 # Parts of one that comes again at another step while it fires.
 OF_OCCURRENCES: tuple[Part, ...] = ("batches", "checkpoint")
 # Parts with sentences that end the description.
-ADDITIONS = frozenset(("checkpoint",))
+ADDITIONS = frozenset(("checkpoint", "console"))
 
 _MEMORY: tuple[Part, ...] = ("memory", "host", "cgroups")
-_DEATH: tuple[Part, ...] = ("checkpoint", "deaths", *_MEMORY)
+_DEATH: tuple[Part, ...] = ("checkpoint", "deaths", "console", *_MEMORY)
 
 _PARTS: dict[str, tuple[Part, ...]] = {
     **dict.fromkeys(("TrainingStalled", "RankSilent"), ("stacks",)),
