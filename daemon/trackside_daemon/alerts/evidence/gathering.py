@@ -16,7 +16,7 @@ from trackside_daemon.alerts.evidence.batches import batches
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, io, memory, xids
 from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
 from trackside_daemon.alerts.evidence.required import ADDITIONS, OF_OCCURRENCES, Part, required_parts
-from trackside_daemon.alerts.evidence.slow_downs import causes
+from trackside_daemon.alerts.evidence.slow_downs import causes, neighbours
 from trackside_daemon.alerts.evidence.sources import AlertCase, Sources
 from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.causes.readings import BEFORE
@@ -152,6 +152,7 @@ _GATHERERS: dict[Part, Callable[[AlertCase], dict[str, Any]]] = {
     "causes": causes,
     "checkpoint": last_good_checkpoint,
     "console": console,
+    "neighbours": neighbours,
     "diagnosis": lambda case: {"diagnosis": list(case.sources.diagnose(case.alert.run))} if case.alert.run else {},
 }
 

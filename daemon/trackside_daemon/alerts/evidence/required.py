@@ -21,6 +21,7 @@ Part = Literal[
     "causes",
     "checkpoint",
     "console",
+    "neighbours",
     "diagnosis",
 ]
 
@@ -29,7 +30,7 @@ OF_RUNS: tuple[Part, ...] = ("ranks", "samples")
 # Parts of one that comes again at another step while it fires.
 OF_OCCURRENCES: tuple[Part, ...] = ("batches", "checkpoint")
 # Parts with sentences that end the description.
-ADDITIONS = frozenset(("checkpoint", "console"))
+ADDITIONS = frozenset(("checkpoint", "console", "neighbours"))
 
 _MEMORY: tuple[Part, ...] = ("memory", "host", "cgroups")
 _DEATH: tuple[Part, ...] = ("checkpoint", "deaths", "console", *_MEMORY)
@@ -45,7 +46,7 @@ _PARTS: dict[str, tuple[Part, ...]] = {
     **dict.fromkeys(("TrainingProcessDied", "OomKilled", "DataLoaderDied"), _DEATH),
     **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "ShmFull"), _MEMORY),
     "HostMemoryLeak": ("checkpoint", *_MEMORY),
-    "CpuSaturated": ("cpu", "cgroups"),
+    "CpuSaturated": ("cpu", "neighbours", "cgroups"),
     "DataLoaderBottleneck": ("cpu", "diagnosis"),
     "IoBottleneck": ("io", "host"),
 }
