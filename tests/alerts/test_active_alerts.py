@@ -259,7 +259,7 @@ def test_what_the_evidence_adds_ends_the_description_also_after_a_restart(record
     assert [one.description for one in restored] == [kept.description]
 
 
-def test_a_death_whose_rank_had_made_more_steps_has_the_last_one(recorder: Recorder) -> None:
+def test_a_death_of_a_rank_that_had_made_more_steps_has_the_last_one(recorder: Recorder) -> None:
     died = finding("TrainingProcessDied")._replace(summary="rank 0, at step 289 or later, was killed")
     recorder.accept(died, finding("TrainingProcessDied", rank=1)).tick(1)
     sent = notification_of(recorder.records[-1])

@@ -245,7 +245,7 @@ def test_a_run_without_checkpoints_has_no_sentence_about_them(scene: Scene) -> N
 GOES_BACK = re.compile(r"\b(resume|restart|back) (from|to) (a|the)( last)? checkpoint", re.IGNORECASE)
 
 
-def test_each_alert_whose_advice_is_to_go_back_to_a_checkpoint_names_it_and_its_message_waits_for_that() -> None:
+def test_each_alert_that_advises_to_go_back_to_a_checkpoint_names_it_and_its_message_waits_for_that() -> None:
     back = {name for name, one in TROUBLES.items() if any(GOES_BACK.search(step) for step in one.steps.values())}
     assert {"NonFinite", "LossDiverging", "GradientExplosion", "KlBlowup", "ReplicasDiffer"} <= back
     assert {name for name in back if "checkpoint" not in required_parts(name, {"run": "net"})} == set()
@@ -290,7 +290,7 @@ def test_a_death_has_the_line_that_its_command_printed_last_or_as_an_error(
     assert "redacted" in said or evidence.gather(known, NOW)["addition"] == "", "its summary has it"
 
 
-def test_a_death_of_a_command_whose_output_is_not_kept_has_no_line_of_it(scene: Scene) -> None:
+def test_a_death_of_a_command_without_kept_output_has_no_line_of_it(scene: Scene) -> None:
     scene.kept.put([opened("net-1", name="net")])
     found = scene.gather(about("TrainingProcessDied", rank="0"))
     assert (found["addition"], "console" in found) == ("", False)
