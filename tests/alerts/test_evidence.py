@@ -281,8 +281,10 @@ def test_a_death_has_the_line_that_its_command_printed_last_or_as_an_error(
     scene: Scene, printed: bytes, said: str
 ) -> None:
     scene.kept.put([opened("net-1", name="net", about=ProcessInfo(launch=LAUNCH))])
-    sources = scene.sources._replace(console={LAUNCH: printed}.__getitem__)
-    evidence = EvidenceGatherer(sources, scene.deliver, wall=lambda: NOW, pause=lambda _: None)
+    kept: dict[str, bytes] = {}  # the process that keeps it is a little behind
+    sources = scene.sources._replace(console=lambda launch: kept.get(launch, b""))
+    behind = lambda _: kept.update({LAUNCH: printed})  # noqa: E731
+    evidence = EvidenceGatherer(sources, scene.deliver, wall=lambda: NOW, pause=behind)
     found = evidence.gather(about("TrainingProcessDied", rank="0"), NOW)
     assert found["addition"] == f"Its command printed: {said}"
     assert len(found["console"]) <= 10

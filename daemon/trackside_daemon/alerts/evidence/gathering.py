@@ -37,6 +37,7 @@ INTERVAL_SECONDS = 5.0  # seconds between two recorded values
 MAX_SERIES = 4096  # most series; phases of more ranks are not recorded
 LINES, LINE_LENGTH = 10, 300  # last lines of output that are evidence, and most columns of one
 SEARCHED = 50  # last lines among which that of an error is searched
+KEEPING_SECONDS = 0.5  # after which the process that keeps output has that of the end
 _ERROR = re.compile(
     r"\w(Error|Exception|Interrupt)\b|\bFatal Python error|\bwhat\(\)|\b(Killed|Aborted|Segmentation fault|Bus error)\b"
 )
@@ -71,7 +72,10 @@ def console(case: AlertCase) -> dict[str, Any]:
     if not case.alert.run:
         return {}
     with case.sources.history.reading() as connection:
-        kept = lines.split(case.sources.console(reader.launch(connection, case.alert.run)))[-SEARCHED:]
+        launch = reader.launch(connection, case.alert.run)
+    if launch:
+        case.sources.pause(KEEPING_SECONDS)
+    kept = lines.split(case.sources.console(launch))[-SEARCHED:]
     printed = [cut(shown(text), LINE_LENGTH) for line in kept if (text := lines.plain(line).strip())]
     if not printed:
         return {}
