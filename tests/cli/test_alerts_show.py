@@ -46,7 +46,7 @@ EVIDENCE = {
     "host": {"memory_available_bytes": 1024},
     "events": [{"time": BEGIN - 5, "rank": 1, "step": None, "kind": "rank_ended", "fields": {"cause": "SIGBUS"}}],
     "xids": [{"gpu": "3", "xid": "79", "time": BEGIN - 2}],
-    "stderr": ["Traceback (most recent call last):", "RuntimeError: CUDA error"],
+    "console": ["Traceback (most recent call last):", "RuntimeError: CUDA error"],
     "missing": ["stacks: rank 1 did not answer within 3 s"],
 }
 
@@ -127,7 +127,7 @@ def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> N
 
 def test_as_json_it_is_as_it_was_stored(place: Path) -> None:
     kept = json.loads(ask(place, "show", "TrainingStalled", "--json").stdout)
-    assert kept["evidence"]["stderr"] == EVIDENCE["stderr"]
+    assert kept["evidence"]["console"] == EVIDENCE["console"]
     assert kept["notified"] == ["webhook"]
 
 

@@ -99,7 +99,8 @@ class Place:
     def run(self, *arguments: str, where: bool = True, answer: str = "", columns: int = 80) -> Answer:
         """Run the command on this history."""
         more = [f"--storage.path={self.history}"] if where else []
-        environ = {"COLUMNS": str(columns), "XDG_RUNTIME_DIR": str(self.directory / "run")}
+        places = {"XDG_RUNTIME_DIR": str(self.directory / "run"), "XDG_STATE_HOME": str(self.directory / "state")}
+        environ = {"COLUMNS": str(columns), **places}
         ended = processes.run(command(*arguments, *more), env=clean_environ(environ), input=answer.encode(), text=False)
         return Answer(ended)
 

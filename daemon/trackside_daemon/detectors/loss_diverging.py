@@ -267,7 +267,7 @@ class LossDiverging:
             ):
                 self._since, self._covered = time, self._covers()
                 self._cost = self._peak = 0.0
-                yield self._rise.report("info", at, self._text(level, step, context))
+                yield self._report("info", at, step, level, context)
 
     def _add_first(self, values: Sequence[float]) -> None:
         if len(self._first) < FIRST:
@@ -326,7 +326,7 @@ class LossDiverging:
         elif rise.severity != "critical" and rise.worsens(
             severity := self._judge_severity(height, step, time, context)
         ):
-            yield rise.report(severity, at, self._text(level, step, context))
+            yield self._report(severity, at, step, level, context)
         elif rise.seen > ACCEPTED and self._lasts(time):
             yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level", accepted=True)
 
@@ -357,7 +357,8 @@ class LossDiverging:
         self._lowest = inf
         return self._rise.end(at, text, accepted=accepted)
 
-    def _text(self, level: float, step: int, context: Context) -> str:
+    def _report(self, severity: Severity, at: int, step: int, level: float, context: Context) -> Detection:
         than = times(level, self._lowest)
         since = f" since its lowest at step {number(self._lowest_at)}"
-        return f"loss has risen to {number(level)} at step {number(step)}, {than}{since}{context.rate_raised(step)}"
+        text = f"loss has risen to {number(level)} at step {number(step)}, {than}{since}{context.rate_raised(step)}"
+        return self._rise.report(severity, at, text, {"doubtful_from_step": self._lowest_at + 1})

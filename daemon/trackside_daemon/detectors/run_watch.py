@@ -262,6 +262,7 @@ class RunWatch:
     def _record(self, record: Record) -> Iterator[Finding]:
         if isinstance(record, BatchIngested):
             self._best_loss(record)
+            yield from self._deaths.pushed(record)
         elif isinstance(record, Event):
             yield from self._event(record)
         elif isinstance(record, Checkpoint):

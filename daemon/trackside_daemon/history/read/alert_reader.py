@@ -26,7 +26,7 @@ _ALERT_RECORD = (
     "alert.description, alert.ended, json_remove(alert.evidence, '$.dismissed'), alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
     f"WHERE coalesce(NOT run.deleted, 1) AND {_OWN}"
 )
-AHEAD_SECONDS = 86400.0
+AHEAD_SECONDS = 86400.0  # for which the clock of another machine may be ahead
 
 
 class AlertFilter(NamedTuple):
