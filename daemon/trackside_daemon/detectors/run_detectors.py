@@ -10,7 +10,7 @@ from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.monitor_blind import RunBlind
 from trackside_daemon.detectors.replicas import ReplicasDiffer
-from trackside_daemon.detectors.settings import STRAGGLER_WINDOW, DetectorThresholds
+from trackside_daemon.detectors.settings import DEFAULTS, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.step_durations import LOST
 from trackside_daemon.detectors.straggler import Straggler
@@ -45,7 +45,7 @@ class WatchedRun:
         run: RunProgress,
         floor: float,
         straggler_window: float = STRAGGLER_WINDOW,
-        thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
+        thresholds: DetectorThresholds = DEFAULTS,
     ) -> None:
         self.run = run
         self.checkpoints = CheckpointOverdue(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)

@@ -14,7 +14,7 @@ from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
 from trackside_daemon.detectors.run_detectors import LASTING, BestLoss, WatchedRun, slowness, waits
 from trackside_daemon.detectors.run_view import RankProgress, RunClock, RunProgress
-from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
+from trackside_daemon.detectors.settings import DEFAULTS, STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.model.checkpoint import Checkpoint
@@ -59,7 +59,7 @@ class RunWatch:
         *,
         stall_after: float = STALL_AFTER,
         straggler_window: float = STRAGGLER_WINDOW,
-        thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
+        thresholds: DetectorThresholds = DEFAULTS,
         slow_steps: Callable[[str, int], SlowSteps] = lambda *_: SlowSteps(),
         readings: Callable[[str, int], Mapping[str, str]] = lambda *_: {},
         roles: KeyRoles = BY_NAME,

@@ -1,7 +1,5 @@
 """The thresholds of the detectors."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field
@@ -89,5 +87,5 @@ class DetectorThresholds(Section):
     ] = 600.0
 
 
-DEFAULTS = DetectorThresholds()
+DEFAULTS = DetectorThresholds.model_construct()
 """Also the defaults of each detector: they stand nowhere else."""
