@@ -7,9 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +21,7 @@ import pytest
 from fork_server import ForkedProcess, preloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE = 240.0
@@ -28,11 +29,11 @@ DEADLINE = 240.0
 
 
 # Each `httpx.get` would read the authorities of this machine again, which takes 20 ms. No connection is kept open: a server
-# that a test stops has none to wait for.
+# that a test stops has none to wait for. Nor is an answer compressed: thousands of them are pages that a test waits with.
 def client(**options: Any) -> httpx.Client:
     """Return a client for servers on this machine."""
-    limits = httpx.Limits(max_keepalive_connections=0)
-    return httpx.Client(**{"trust_env": False, "timeout": DEADLINE, "limits": limits, **options})
+    limits, plain = httpx.Limits(max_keepalive_connections=0), {"Accept-Encoding": "identity"}
+    return httpx.Client(**{"trust_env": False, "timeout": DEADLINE, "limits": limits, "headers": plain, **options})
 
 
 http = client()
@@ -176,6 +177,21 @@ class Daemon:
                 self.url = found[1]
                 self._address.set()
         self._address.set()
+
+
+@contextmanager
+def lasting_daemon(*flags: str, **options: Any) -> Iterator[Daemon]:
+    """Yield a daemon with a directory of its own, for all tests of a file."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        daemon = Daemon(Path(directory), *flags, **options)
+        try:
+            yield daemon
+        finally:
+            daemon.stop()
+
+
+LEAN = tuple(f"--no-collector.{name}" for name in ("cgroup", "filesystem", "disk", "network"))
+"""Flags of a daemon that samples often: these collectors cost most, and few tests read them."""
 
 
 def alarms(daemon: Daemon, label: str = "") -> dict[str, float]:

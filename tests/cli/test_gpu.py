@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import processes
 import pytest
-from processes import clean_environ, command, eventually
+from processes import LEAN, clean_environ, command, eventually, lasting_daemon
 
 from trackside_daemon.cli.commands.gpu import paused
 from trackside_daemon.cli.sources.daemon_lookup import local_endpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
 
     from processes import Daemon
@@ -33,11 +33,11 @@ def has_gpus(daemon: Daemon) -> bool:
     return any(name.startswith("trackside_gpu_utilization_ratio") for name in daemon.series())
 
 
-@pytest.fixture
-def simulating(start_daemon: Callable[..., Daemon]) -> Daemon:
-    daemon = start_daemon("--collector.gpu.simulate=2", "--sample.interval=100ms")
-    eventually(lambda: has_gpus(daemon))
-    return daemon
+@pytest.fixture(scope="module")
+def simulating() -> Iterator[Daemon]:
+    with lasting_daemon("--collector.gpu.simulate=2", "--sample.interval=250ms", *LEAN) as daemon:
+        eventually(lambda: has_gpus(daemon))
+        yield daemon
 
 
 def test_a_pause_removes_the_gpus_from_the_page_until_it_is_ended(simulating: Daemon) -> None:

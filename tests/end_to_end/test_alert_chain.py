@@ -6,7 +6,6 @@ One daemon and one Prometheus serve the whole file, so each test uses a differen
 from __future__ import annotations
 
 import math
-import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from end_to_end.prometheus import Prometheus
 from end_to_end.queries import SCRAPED
-from processes import Daemon, eventually, http
+from processes import Daemon, eventually, http, lasting_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,10 +41,8 @@ TIGHT = ("-c", LOOP, "5000", "0")
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """One daemon for all tests."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        running = Daemon(Path(directory), "--collector.gpu.simulate=2")
+    with lasting_daemon("--collector.gpu.simulate=2") as running:
         yield running
-        running.stop()
 
 
 @pytest.fixture(scope="module")

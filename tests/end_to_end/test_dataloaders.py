@@ -6,12 +6,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import DEADLINE, Daemon, clean_environ, command, eventually, require, run
+from processes import DEADLINE, LEAN, Daemon, clean_environ, command, eventually, lasting_daemon, require, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,10 +26,8 @@ MIB = 1024**2
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """One daemon for the whole file."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        one = Daemon(Path(directory), "--sample.interval=250ms")
+    with lasting_daemon("--sample.interval=250ms", *LEAN) as one:
         yield one
-        one.stop()
 
 
 @pytest.fixture
