@@ -6,9 +6,8 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import processes
 import pytest
-from processes import LEAN, clean_environ, command, eventually, lasting_daemon
+from processes import LEAN, eventually, lasting_daemon, run_here
 
 from trackside_daemon.cli.commands.gpu import paused
 from trackside_daemon.cli.sources.daemon_lookup import local_endpoints
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
 def run(daemon: Daemon | str, *arguments: str) -> tuple[int, str, str]:
     """Run a command as the user of a daemon, or with an endpoint where none listens; return its status and output."""
     endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
-    done = processes.run(
-        command(*arguments), env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere"})
-    )
+    done = run_here(*arguments, environ={"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere"})
     return done.returncode, done.stdout, done.stderr
 
 

@@ -16,7 +16,7 @@ import pytest
 from bridges.directories import BEGIN as EVENTS_BEGIN
 from bridges.directories import events, file_name
 from histories import BEGIN, finished, history, ingested, opened
-from processes import DEADLINE, ROOT, clean_environ, command
+from processes import DEADLINE, ROOT, clean_environ, command, run_here
 
 from trackside_daemon.bridges.mirrors.target import Row
 from trackside_daemon.bridges.tensorboard.mirror import encoded_event, encoded_record
@@ -30,10 +30,8 @@ DATA = Path(os.environ.get("TRACKSIDE_SHARED_DATA") or ROOT.parent / "shared" / 
 
 
 def replay(*arguments: str, given: str = "", environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return processes.run(
-        command("replay", *arguments),
-        input=given,
-        env=clean_environ({"XDG_RUNTIME_DIR": "/nonexistent", **(environ or {})}),
+    return run_here(
+        "replay", *arguments, answer=given, environ={"XDG_RUNTIME_DIR": "/nonexistent", **(environ or {})}
     )
 
 

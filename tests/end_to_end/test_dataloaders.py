@@ -139,6 +139,7 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
     assert re.search(rf" 0 +- +dataloader_died\s+pid={first['pid']} signal=SIGBUS cause=", shown.stdout)
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_pytorch_that_cannot_allocate_shared_memory_raises_it_itself_and_no_process_dies(
     daemon: Daemon, start_training: Callable[..., Process], small_shm: str
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_worker_that_dies_otherwise_is_reported_too(
     assert daemon.series()[f'trackside_dataloader_deaths_total{{cause="{cause}",rank="0",run="{line}"}}'] == 1
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_the_commands_that_workers_run_are_no_workers_and_none_of_them_dies(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
@@ -190,6 +192,7 @@ def test_the_commands_that_workers_run_are_no_workers_and_none_of_them_dies(
     assert not [line for line in daemon.log if "run calls rank 0: data loader" in line]
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_workers_that_are_killed_with_their_rank_are_no_news(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
