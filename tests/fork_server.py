@@ -186,7 +186,7 @@ def _large(code: str) -> Groups:
 
 
 def _early(environ: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(item for item in environ.items() if item[0].startswith(_EARLY) and item[0] != "PYTHONWARNINGS"))
+    return tuple(sorted(item for item in environ.items() if item[0].startswith(_EARLY)))
 
 
 class _Server:
@@ -360,7 +360,6 @@ def _run(start: dict[str, Any]) -> None:
         if kind.startswith("-W"):
             sys.warnoptions.append(kind[2:] or rest.pop(0))
         kind, *rest = rest  # -B, too, which `multiprocessing` hands on
-    sys.warnoptions[:0] = filter(None, os.environ.get("PYTHONWARNINGS", "").split(","))
     warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # as Python does at its start
     if kind == "-m":
         sys.argv = rest
