@@ -250,6 +250,7 @@ def run_here(
     *environ* is set beside `clean_environ`; *answer* is on standard input, which is no terminal.
     """
     from click.testing import CliRunner
+
     from trackside_daemon.cli import main
 
     with patch.dict(os.environ, clean_environ(environ), clear=True), patch.object(main, "load", _command()):
@@ -264,6 +265,7 @@ def run_here(
 def _command() -> Callable[[str], Any]:
     """Return a function that returns a command by its name, or all by an empty one; to read the options takes 40 ms."""
     from typer.main import get_command
+
     from trackside_daemon.cli import main
 
     load = main.load

@@ -114,8 +114,8 @@ def test_a_full_disk_is_reported_and_the_command_continues(tmp_path: Path) -> No
 def test_the_newest_output_is_retained(tmp_path: Path) -> None:
     writer = ConsoleWriter(tmp_path, LAUNCH, segment_bytes=100, kept_bytes=1000)
     whole = b"".join(b"line %04d\n" % number for number in range(1000))
-    for start in range(0, len(whole), 10):
-        writer.write(whole[start : start + 10])
+    for begin in range(0, len(whole), 10):
+        writer.write(whole[begin : begin + 10])
     writer.close()
     assert read(tmp_path, LAUNCH, 1000) == whole[-1000:]
     assert sum(path.stat().st_size for path in (tmp_path / "console").iterdir()) <= 1200

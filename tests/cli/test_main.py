@@ -87,7 +87,8 @@ def test_the_list_of_commands_has_groups_in_columns_of_one_width() -> None:
 
 
 def test_every_command_has_help_with_an_example_that_can_be_copied() -> None:
-    assert {"daemon", "demo", "check-config"} <= set(names := commands())
+    names = commands()
+    assert {"daemon", "demo", "check-config"} <= set(names)
     for name in names:
         ended = run_here(name, "--help", environ={"COLUMNS": "80"})
         assert ended.returncode == 0
