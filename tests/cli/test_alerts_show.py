@@ -7,10 +7,9 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-import processes
 import pytest
 from histories import BEGIN, history, opened
-from processes import clean_environ, command
+from processes import run_here
 
 from trackside_daemon.documents import text
 from trackside_daemon.documents.alert import document
@@ -90,9 +89,8 @@ def place(tmp_path: Path) -> Path:
 def ask(place: Path, *arguments: str, after: bool = True) -> subprocess.CompletedProcess[str]:
     """Run `trackside alerts` on a terminal of 80 columns."""
     where = [f"--storage.path={place}"]
-    asked = command("alerts", *([] if after else where), *arguments, *(where if after else []))
-    environ = clean_environ({"COLUMNS": "80"})
-    return processes.run(asked, env=environ)
+    asked = ("alerts", *([] if after else where), *arguments, *(where if after else []))
+    return run_here(*asked, environ={"COLUMNS": "80"})
 
 
 def test_the_list_has_ids_by_which_each_is_shown(place: Path) -> None:
