@@ -131,7 +131,7 @@ class KlBlowup(LevelAlert):
 
 
 class UpdateKlBlowup(KlBlowup):
-    """The same of the divergence from the policy before the update."""
+    """`KlBlowup` of the divergence from the policy before the update."""
 
     setting = "update_kl_most"
 

@@ -41,7 +41,7 @@ class DetectorThresholds(Section):
     slow_step_ratio: float = bound(
         "SlowStep: duration, as a multiple of the median of the steps before.", 1.5, least=1.0
     )
-    slow_step_scales: float = bound("SlowStep: duration above the median, in robust standard deviations.", 9.0)
+    slow_step_scales: float = bound("SlowStep: duration above the median, in robust standard deviations.", 11.0)
     throughput_ratio: float = bound(
         "ThroughputRegression: duration of steps, as a multiple of that before.", 1.15, least=1.0
     )
