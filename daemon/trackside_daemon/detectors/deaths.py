@@ -1,22 +1,16 @@
 """Detect ranks that died, each with its cause. `ActiveAlerts` groups those of one run into one alert."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from trackside.wire import CLOSED
-from trackside_daemon.detectors.run_view import labels_of
+from trackside_daemon.detectors.run_view import RankProgress, RunClock, labels_of
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.recent import Recent
+from trackside_daemon.model.records import Alert, BatchIngested, Event
 from trackside_daemon.model.text import number
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from trackside_daemon.detectors.run_view import RankProgress, RunClock
-    from trackside_daemon.model.records import Alert, BatchIngested, Event
 
 OLD = 900.0  # age in seconds above which a death is not reported
 SHOWN = 300.0  # seconds for which its alert fires, since nothing can be done to end it

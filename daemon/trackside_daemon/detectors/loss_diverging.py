@@ -12,24 +12,17 @@ begins again. An objective, such as the loss of reinforcement learning, rises in
 `LossDiverging.reading` states this.
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import e, inf, log, sqrt
 from statistics import median
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Episode, Test
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.base import HUGE, Column, Context, Detection, Episode, Test
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
+from trackside_daemon.model.finding import Severity
 from trackside_daemon.model.robust import NORMAL, SortedWindow, last_digit
 from trackside_daemon.model.text import number, times
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from trackside_daemon.detectors.base import Column, Context, Detection
-    from trackside_daemon.model.finding import Severity
 
 FIRST = 5  # samples whose second highest is the initial loss: a loss that is logged rarely may have fallen by the third
 
@@ -206,7 +199,7 @@ class RateRestart:
 
 
 class LossDiverging:
-    """`LossDiverging`: the level rises by *ratio* of the lowest level and stays; critical after so many seconds.
+    """`LossDiverging`: the level rises by a ratio of the lowest level and stays; critical after so many seconds.
 
     Attributes:
         reading: Why the series is an objective, as far as its samples show; empty for a loss.
@@ -214,9 +207,8 @@ class LossDiverging:
 
     alerts: tuple[str, ...] = ("LossDiverging",)
 
-    def __init__(self, *, ratio: float = DEFAULTS.loss_diverging_ratio, after: float = DEFAULTS.critical_after) -> None:
-        self._ratio = ratio
-        self._after = after
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self._ratio, self._after = thresholds.loss_diverging_ratio, thresholds.critical_after
         self._first: list[float] = []
         self._rate = RateRestart()
         self._course = Course()

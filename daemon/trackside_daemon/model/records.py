@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint
+from trackside_daemon.model.finding import Finding, severity_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,6 +181,11 @@ class Alert:
     def key(self) -> AlertKey:
         """The fields that identify it, in the history too."""
         return self.alert, self.run, tuple(sorted(self.labels.items())), self.started
+
+    def as_finding(self, time: float) -> Finding:
+        """Return the finding with which it goes on at this time, in Unix seconds."""
+        labels, texts = tuple(sorted(self.labels.items())), (self.summary, self.description)
+        return Finding(self.alert, severity_of(self.severity), labels, time, *texts, run=self.run)
 
     @property
     def fingerprint(self) -> str:
