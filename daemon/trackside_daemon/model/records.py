@@ -40,6 +40,9 @@ ANNOTATION = "annotation"
 # The kind of the event with the modules of a watched model: `trackside.pytorch.parameters`.
 MODEL = "model"
 
+# For which the clock of another machine may be ahead.
+AHEAD_SECONDS = 86400.0
+
 
 class Account(NamedTuple):
     """Time and work of a rank in one attempt that only the daemon measures."""

@@ -24,9 +24,9 @@ from trackside_daemon.documents.report import charts, document
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.alert_reader import AHEAD_SECONDS
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.model.capture import RankAnswer
+from trackside_daemon.model.records import AHEAD_SECONDS
 from trackside_daemon.model.text import byte_size
 from trackside_daemon.questions.artifacts import Media
 from trackside_daemon.questions.diagnosis import Report
