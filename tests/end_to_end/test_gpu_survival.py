@@ -148,7 +148,6 @@ def test_while_a_gpu_hangs_nothing_old_is_served_all_else_continues_and_the_othe
     assert training.poll() is None
 
 
-@pytest.mark.usefixtures("only_soak")
 def test_while_a_worker_is_replaced_for_a_lost_gpu_no_other_is_reported_as_down(
     watched: Daemon, scenario: Scenario
 ) -> None:
