@@ -1,7 +1,7 @@
 """Measure what captures cost, and what being ready for them costs.
 
 python bench/captures.py                 everything
-python bench/captures.py idle            one of idle, alive, ended, killed, never, recording and client
+python bench/captures.py idle            one of idle, alive, ended, killed, never, recording, client and summary
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from bench import table
 from trackside.captures.kineto import SOCKET, socket_directory, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SCRIPT = "bench/captured_training.py"
 PAIRS = 10_000
@@ -34,6 +35,8 @@ STATES = {"alive": "alive", "ended": "ended", "killed": "ended by SIGKILL", "nev
 WINDOWS = 6
 WINDOW_SECONDS = 1.0
 NORMAL_SECONDS = 2.0
+BUSY = 2
+SUMMARY_SECONDS = 3.0
 NORMAL = 1.1
 BIN_SECONDS = 0.25
 
@@ -45,6 +48,7 @@ def main() -> None:
         **{state: partial(exits, states=[state]) for state in STATES},
         "recording": recording,
         "client": partial(recording, by_client=True),
+        "summary": summary,
     }
     table.machine()
     for name in sys.argv[1:] or parts:
@@ -104,23 +108,14 @@ def exits(place: Path, states: Iterable[str] = STATES) -> None:
 def recording(place: Path, *, by_client: bool = False) -> None:
     """Compare the steps during a capture with those before, and find when they are as before."""
     daemon = Daemon(place)
-    environ = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "PYTHONPATH": "."}
-    if not by_client:
-        environ |= variables(socket_directory(place / "push.sock"))
     path = place / "steps.json"
     windows: list[tuple[float, float]] = []
     try:
-        with subprocess.Popen(
-            [sys.executable, SCRIPT, "steps", str(path)], env=clean_environ(environ), cwd=ROOT, stdin=subprocess.PIPE
-        ) as training:
-            eventually(lambda: daemon.api("runs").json()["runs"])
-            time.sleep(8.0)
+        with training(daemon, place, path, by_client=by_client):
             for _ in range(WINDOWS):
                 [trace] = read_traces(daemon.history, capture(daemon))
                 windows.append(span(trace))
                 time.sleep(4.0)
-            assert training.stdin is not None
-            training.stdin.close()
     finally:
         daemon.stop()
     steps = json.loads(path.read_text())
@@ -148,6 +143,47 @@ def recording(place: Path, *, by_client: bool = False) -> None:
     table.row("the longest step in the 4 s afterwards, median", f"{statistics.median(worst):.0f} ms", "", "")
 
 
+@contextmanager
+def training(daemon: Daemon, place: Path, path: Path, *, by_client: bool = False) -> Iterator[None]:
+    """Train beside the block, and write the times of the steps to *path*."""
+    environ = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "PYTHONPATH": "."}
+    if not by_client:
+        environ |= variables(socket_directory(place / "push.sock"))
+    script = [sys.executable, SCRIPT, "steps", str(path)]
+    with subprocess.Popen(script, env=clean_environ(environ), cwd=ROOT, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        with process.stdin:
+            eventually(lambda: daemon.api("runs").json()["runs"])
+            time.sleep(8.0)
+            yield
+
+
+def summary(place: Path) -> None:
+    """Time captures of ten steps, from the command to the printed summary, beside busy loops."""
+    daemon = Daemon(place)
+    took, recorded = [], []
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+    try:
+        with training(daemon, place, place / "steps.json"):
+            for _ in range(WINDOWS):
+                begun = time.monotonic()
+                captured = capture(daemon, "--steps", "10")
+                took.append(time.monotonic() - begun)
+                recorded.append(captured["ended"] - captured["asked"])
+                time.sleep(2.0)
+    finally:
+        for loop in loops:
+            loop.kill()
+        daemon.stop()
+    table.head(f"{WINDOWS} captures of 10 steps, beside {BUSY} busy loops", "measured", "limit", "")
+    median = statistics.median(took)
+    shown = f"{median:.2f} s (most {max(took):.2f})"
+    table.verdict(
+        "from the command to its summary, median", shown, f"<= {SUMMARY_SECONDS:g} s", met=median <= SUMMARY_SECONDS
+    )
+    table.row("of which in the daemon, median", f"{statistics.median(recorded):.2f} s", "", "")
+
+
 def normal_after(bins: list[bool]) -> float:
     """Return when the first second begins in which all steps are normal, of *bins* since a capture; later ones have other reasons."""
     count = round(1 / BIN_SECONDS)
@@ -160,10 +196,10 @@ def seconds(steps: list[tuple[float, float]], begin: float, end: float) -> list[
     return [last - first for first, last in steps if begin <= first and last <= end]
 
 
-def capture(daemon: Daemon) -> dict[str, Any]:
+def capture(daemon: Daemon, *length: str) -> dict[str, Any]:
     """Run the command, and return the capture."""
     token = (daemon.directory / "push.token").read_text().strip()
-    flags = ("--seconds", str(WINDOW_SECONDS), f"--url={daemon.url}/#token={token}")
+    flags = (*(length or ("--seconds", str(WINDOW_SECONDS))), f"--url={daemon.url}/#token={token}")
     environ = {**os.environ, "XDG_RUNTIME_DIR": ""}
     done = subprocess.run(
         command("capture", "steps", "--json", *flags), env=environ, capture_output=True, text=True, check=False

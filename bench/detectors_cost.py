@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from bench.logs import Log
     from trackside_daemon.detectors.base import Detector
-    from trackside_daemon.detectors.settings import DetectorThresholds
 
 REPEATS = 5
 SAMPLES = 40_000
@@ -42,10 +41,9 @@ def costs(found: Sequence[Log]) -> None:
         "target",
         "",
     )
-    for name, made in rank_detectors._DETECTORS.items():
+    for name, of in rank_detectors._DETECTORS.items():
         real = _real(found, name)
-        for place in range(len(made(DEFAULTS, 0.0))):
-            detector = partial(_made, made, place)
+        for detector in (partial(made, DEFAULTS) for made in of):
             healthy, troubled = [_long(name)], [_troubled(_long(name))]
             figures = [_alone(detector, healthy, BATCH), _alone(detector, real, BATCH) if real else None]
             reported = [f"{figure:.2f}" if figure is not None else "-" for figure in figures]
@@ -59,11 +57,6 @@ def costs(found: Sequence[Log]) -> None:
     _together("20 values, 4 watched", WIDE, ">= 500,000")
     watched = sum(bool(role(key)) for key in KEYS)
     _together(f"20 values as in bench/ingest.py, {watched} watched", KEYS, "")
-
-
-def _made(made: Callable[[DetectorThresholds, float], tuple[Detector, ...]], place: int) -> Detector:
-    """Return one of the detectors of a role."""
-    return made(DEFAULTS, 0.0)[place]
 
 
 def _together(what: str, keys: Sequence[str], target: str) -> None:

@@ -57,7 +57,9 @@ def measured(inbox: Inbox, alert: str, rounds: int) -> list[tuple[float, float]]
         try:
             with Road(Path(directory), daemon.url) as road:
                 eventually(lambda: road.value("up") == 1)
-                return [one(daemon, road.inbox, inbox, alert, f"{alert.lower()}-{time.time_ns()}") for _ in range(rounds)]
+                return [
+                    one(daemon, road.inbox, inbox, alert, f"{alert.lower()}-{time.time_ns()}") for _ in range(rounds)
+                ]
         finally:
             daemon.stop()
 

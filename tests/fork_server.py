@@ -129,7 +129,7 @@ def preloaded(arguments: Sequence[str]) -> Groups:
     while rest[0] == "-W":
         del rest[:2]
     if rest[:2] == ["-m", "trackside_daemon"]:
-        return (_commands(),)
+        return (CLIENT, _commands())
     if rest[0] == "-m" and rest[1] != TORCHRUN:
         return ((),)
     code = rest[1] if rest[0] == "-c" else "import torch" if rest[0] == "-m" else ""
@@ -137,7 +137,7 @@ def preloaded(arguments: Sequence[str]) -> Groups:
     code = "\n".join([code, *(one.read_text(encoding="utf-8") for one in scripts if one.exists())])
     large, ours = _large(code), "trackside_daemon" in code
     if not large:
-        return (_commands() if ours else CLIENT,)
+        return (CLIENT, _commands()) if ours else (CLIENT,)
     # Last what is imported quickest: the server with PyTorch is that of other scripts too.
     return (CLIENT, *large, *([_commands()] if ours else []))
 

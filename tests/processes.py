@@ -7,12 +7,15 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest.mock import patch
 
 import httpx
 import psutil
@@ -20,7 +23,7 @@ import pytest
 from fork_server import ForkedProcess, preloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE = 240.0
@@ -28,11 +31,11 @@ DEADLINE = 240.0
 
 
 # Each `httpx.get` would read the authorities of this machine again, which takes 20 ms. No connection is kept open: a server
-# that a test stops has none to wait for.
+# that a test stops has none to wait for. Nor is an answer compressed: thousands of them are pages that a test waits with.
 def client(**options: Any) -> httpx.Client:
     """Return a client for servers on this machine."""
-    limits = httpx.Limits(max_keepalive_connections=0)
-    return httpx.Client(**{"trust_env": False, "timeout": DEADLINE, "limits": limits, **options})
+    limits, plain = httpx.Limits(max_keepalive_connections=0), {"Accept-Encoding": "identity"}
+    return httpx.Client(**{"trust_env": False, "timeout": DEADLINE, "limits": limits, "headers": plain, **options})
 
 
 http = client()
@@ -178,6 +181,21 @@ class Daemon:
         self._address.set()
 
 
+@contextmanager
+def lasting_daemon(*flags: str, **options: Any) -> Iterator[Daemon]:
+    """Yield a daemon with a directory of its own, for all tests of a file."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        daemon = Daemon(Path(directory), *flags, **options)
+        try:
+            yield daemon
+        finally:
+            daemon.stop()
+
+
+LEAN = tuple(f"--no-collector.{name}" for name in ("cgroup", "filesystem", "disk", "network"))
+"""Flags of a daemon that samples often: these collectors cost most, and few tests read them."""
+
+
 def alarms(daemon: Daemon, label: str = "") -> dict[str, float]:
     """Return the alerts so far with a severity of warning or critical, and with a label such as ``run="mnist"``."""
     found = {name: value for name, value in daemon.series().items() if name.startswith("trackside_alerts_total{")}
@@ -222,6 +240,36 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def run_here(
+    *arguments: str, environ: Mapping[str, str] | None = None, answer: str = "", text: bool = True
+) -> subprocess.CompletedProcess[Any]:
+    """Run a command of trackside in this process, with its output as text or bytes: a fork takes several times as much CPU time.
+
+    *environ* is set beside `clean_environ`; *answer* is on standard input, which is no terminal.
+    """
+    from click.testing import CliRunner
+
+    from trackside_daemon.cli import main
+
+    with patch.dict(os.environ, clean_environ(environ), clear=True), patch.object(main, "load", _command()):
+        done = CliRunner().invoke(_command()(""), arguments, input=answer, prog_name="trackside")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    printed = [one.decode() if text else one for one in (done.stdout_bytes, done.stderr_bytes)]
+    return subprocess.CompletedProcess(arguments, done.exit_code, *printed)
+
+
+@cache
+def _command() -> Callable[[str], Any]:
+    """Return a function that returns a command by its name, or all by an empty one; to read the options takes 40 ms."""
+    from typer.main import get_command
+
+    from trackside_daemon.cli import main
+
+    load = main.load
+    return cache(lambda name: load(name) if name else get_command(main.app))
 
 
 def ended(process: subprocess.Popen[str], reader: threading.Thread) -> int:

@@ -219,6 +219,58 @@ def test_a_stall_that_returns_has_its_own_evidence_and_no_earlier_conclusion(rec
     assert last.evidence.keys() == {"since", "occurrences"}
 
 
+def test_a_stall_that_returns_before_the_next_tick_or_of_another_rank_has_no_earlier_conclusion(
+    recorder: Recorder,
+) -> None:
+    for alert, rank in (("TrainingStalled", 0), ("RankSilent", 1)):
+        first = finding(alert, severity="warning", evidence={"since": 1.0})
+        fired = recorder.accept(first).tick(1).records[-1]
+        note = AlertNote(fired.alert, fired.started, fired.run, fired.labels, {"conclusion": "rank 1 is late"})
+        recorder.record(recorder.active.conclude([note]))
+        recorder.accept(over(first)._replace(evidence={"recovered": NOW + 2}), at=2)
+        recorder.accept(finding(alert, rank=rank, time=NOW + 2.5, severity="warning", evidence={"since": 2.0}), at=2.5)
+        assert recorder.records[-1].description == "look"
+        recorder.accept(finding(alert, rank=rank, time=NOW + 9, evidence={"since": 2.0}), at=9)
+        last = recorder.records[-1]
+        assert (last.severity, last.started, last.description) == ("critical", NOW, "look")
+        assert last.evidence.keys() == {"since", "occurrences"}
+
+
+def test_what_the_evidence_adds_ends_the_description_also_after_a_restart(recorder: Recorder) -> None:
+    fired = recorder.accept(finding()).tick(1).records[0]
+    for texts in (
+        {"conclusion": "Step 7."},
+        {"addition": "Saved at 5."},
+        {"addition": "Saved at 6."},
+        {"addition": ""},
+    ):
+        note = AlertNote(fired.alert, fired.started, fired.run, fired.labels, texts)
+        recorder.record(recorder.active.conclude([note]))
+    assert [one.description for one in recorder.records[1:]] == [
+        "Step 7. look",
+        "Step 7. look Saved at 5.",
+        "Step 7. look Saved at 6.",
+    ]
+    kept = recorder.records[-1]
+    again = Recorder()
+    again.active.restore([kept], NOW + 3)
+    again.accept(finding("LossSpike")).accept(finding(time=NOW + 5, rank=1), at=5).tick(6)
+    restored = [one for one in again.records if one.alert == "NonFinite"]
+    assert [one.description for one in restored] == [kept.description]
+
+
+def test_a_death_of_a_rank_that_had_made_more_steps_has_the_last_one(recorder: Recorder) -> None:
+    died = finding("TrainingProcessDied")._replace(summary="rank 0, at step 289 or later, was killed")
+    recorder.accept(died, finding("TrainingProcessDied", rank=1)).tick(1)
+    sent = notification_of(recorder.records[-1])
+    recorder.accept(died._replace(summary="rank 0, at step 297 or later, was killed"), at=2)
+    last = recorder.records[-1]
+    assert last.summary == "rank 0, at step 297 or later, was killed; also on rank 1"
+    assert notification_of(last) == sent, "it is no news"
+    recorder.accept(finding("TrainingProcessDied", rank=1)._replace(summary="rank 1, at step 300"), at=3).tick(4)
+    assert recorder.records[-1] == last
+
+
 def test_the_summary_has_the_time_of_the_recovery_until_the_problem_returns(recorder: Recorder) -> None:
     first = finding("StragglerRank")
     recorder.accept(first).tick(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -12,10 +13,11 @@ from alerts.ticking import Machine
 from histories import BEGIN, column, history, ingested, opened
 from processes import DEADLINE, eventually
 
-from trackside.wire import Stacks
+from trackside.wire import ProcessInfo, Stacks
 from trackside_daemon.alerts.evidence import gathering
 from trackside_daemon.alerts.evidence.gathering import MAX_BYTES, MAX_QUEUED_ALERTS, EvidenceGatherer
 from trackside_daemon.alerts.evidence.ranks import CHARACTERS_OF_ALL
+from trackside_daemon.alerts.evidence.required import awaits, required_parts
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.process.process import TrainingProcess
@@ -28,6 +30,7 @@ from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
 from trackside_daemon.model.records import STEP, Alert, Event
 from trackside_daemon.model.state import State
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +164,8 @@ def test_an_alert_of_the_machine_has_no_diagnosis(scene: Scene) -> None:
 def test_a_key_without_samples_is_listed_as_missing(scene: Scene) -> None:
     found = scene.gather(about(key="loss", rank="0"))
     assert found == {
-        "missing": ["ranks: /metrics no longer has values of them", "samples: the history has none of loss"]
+        "addition": "",
+        "missing": ["ranks: /metrics no longer has values of them", "samples: the history has none of loss"],
     }
 
 
@@ -192,8 +196,8 @@ def test_the_last_good_checkpoint_before_the_alert(scene: Scene, name: str) -> N
 @pytest.mark.parametrize(
     ("equal", "named"),
     [
-        (250, "The last intact checkpoint from before is /runs/step-200.pt."),
-        (199, "The last intact checkpoint from before is /runs/step-100.pt."),
+        (250, "The last intact checkpoint from before, of step 200 and 5 min earlier, is /runs/step-200.pt."),
+        (199, "The last intact checkpoint from before, of step 100 and 6 min 40 s earlier, is /runs/step-100.pt."),
         (99, "No intact checkpoint from before is known."),
         (None, "No intact checkpoint from before is known."),
     ],
@@ -205,7 +209,93 @@ def test_the_checkpoint_from_before_ranks_differed_is_named(scene: Scene, equal:
     ]
     scene.kept.put([opened("net-1", name="net"), *saved])
     alert = replace(about("ReplicasDiffer"), evidence={"equal_at_step": equal})
-    assert scene.gather(alert)["conclusion"] == named
+    assert scene.gather(alert)["addition"] == named
+
+
+@pytest.mark.parametrize(
+    ("name", "evidence", "step"),
+    [
+        ("NonFinite", {"doubtful_from_step": 200, STEP: 350}, 100),
+        ("NonFinite", {"doubtful_from_step": 201, STEP: 350}, 200),
+        ("GradientExplosion", {STEP: 150}, 100),
+        ("LossDiverging", {"doubtful_from_step": 101}, 100),
+        ("LossSpike", {STEP: 450, "occurrences": [{"number": 2, "time": NOW + 600}]}, 300),
+        ("RewardCollapse", {}, 300),
+        ("TrainingProcessDied", {}, 300),
+    ],
+)
+def test_the_checkpoint_that_an_alert_names_is_older_than_its_trouble(
+    scene: Scene, name: str, evidence: dict[str, Any], step: int
+) -> None:
+    saved = [
+        Checkpoint("net-1", f"/runs/step-{step}.pt", 0, NOW - 500 + step, "event", "complete", step, "torch", 7, NOW)
+        for step in (100, 200, 300)
+    ]
+    scene.kept.put([opened("net-1", name="net"), *saved])
+    found = scene.gather(replace(about(name), evidence=evidence))
+    assert found["checkpoint"]["step"] == step
+    assert found["addition"].endswith(f"is /runs/step-{step}.pt.")
+
+
+def test_a_run_without_checkpoints_has_no_sentence_about_them(scene: Scene) -> None:
+    scene.kept.put([opened("net-1", name="net")])
+    assert scene.gather(about("NonFinite"))["addition"] == ""
+
+
+GOES_BACK = re.compile(r"\b(resume|restart|back) (from|to) (a|the)( last)? checkpoint", re.IGNORECASE)
+
+
+def test_each_alert_that_advises_to_go_back_to_a_checkpoint_names_it_and_its_message_waits_for_that() -> None:
+    back = {name for name, one in TROUBLES.items() if any(GOES_BACK.search(step) for step in one.steps.values())}
+    assert {"NonFinite", "LossDiverging", "GradientExplosion", "KlBlowup", "ReplicasDiffer"} <= back
+    assert {name for name in back if "checkpoint" not in required_parts(name, {"run": "net"})} == set()
+    assert {
+        name
+        for name in back
+        if not awaits(name, {"conclusion": ""}) or awaits(name, {"conclusion": "", "addition": ""})
+    } == set()
+
+
+def test_an_alert_that_comes_again_at_another_step_gets_its_batches_and_its_checkpoint(scene: Scene) -> None:
+    scene.kept.put([opened("net-1", name="net")])
+    found = scene.evidence.gather(replace(about("NonFinite", rank="0"), evidence={STEP: 7}), NOW, again=True)
+    assert found.keys() == {"addition", "conclusion", "missing"}
+    assert {line.partition(":")[0] for line in found["missing"]} == {"batches"}
+
+
+LAUNCH = "0123456789abcdef"
+TRACEBACK = b"step 3\nTraceback (most recent call last):\n  x\nRuntimeError: \x1b[31mCUDA\x1b[0m error \x07at https://me:hunter2@host\n\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (TRACEBACK, "RuntimeError: CUDA error at https://me:[redacted]@host"),
+        (TRACEBACK + b"terminated\n", "RuntimeError: CUDA error at https://me:[redacted]@host"),
+        (b"step 3\nstep 4\r\n", "step 4"),
+        (b"x" * 5000, "x" * 150 + "\u2026" + "x" * 149),
+        (b"Bus error (core dumped)\n" + b"step\n" * 100, "step"),
+    ],
+)
+def test_a_death_has_the_line_that_its_command_printed_last_or_as_an_error(
+    scene: Scene, printed: bytes, said: str
+) -> None:
+    scene.kept.put([opened("net-1", name="net", about=ProcessInfo(launch=LAUNCH))])
+    kept: dict[str, bytes] = {}  # the process that keeps it is a little behind
+    sources = scene.sources._replace(console=lambda launch: kept.get(launch, b""))
+    behind = lambda _: kept.update({LAUNCH: printed})  # noqa: E731
+    evidence = EvidenceGatherer(sources, scene.deliver, wall=lambda: NOW, pause=behind)
+    found = evidence.gather(about("TrainingProcessDied", rank="0"), NOW)
+    assert found["addition"] == f"Its command printed: {said}"
+    assert len(found["console"]) <= 10
+    known = replace(about("TrainingProcessDied", rank="0"), summary=f"rank 0 died: {said}")
+    assert "redacted" in said or evidence.gather(known, NOW)["addition"] == "", "its summary has it"
+
+
+def test_a_death_of_a_command_without_kept_output_has_no_line_of_it(scene: Scene) -> None:
+    scene.kept.put([opened("net-1", name="net")])
+    found = scene.gather(about("TrainingProcessDied", rank="0"))
+    assert (found["addition"], "console" in found) == ("", False)
 
 
 def test_a_stalled_run_gets_the_stacks_of_the_ranks_furthest_behind_and_ahead(scene: Scene) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import processes
 import pytest
 import yaml
-from processes import DEADLINE, clean_environ, command
+from processes import DEADLINE, clean_environ, command, run_here
 
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.rules.custom import RuleError
@@ -308,7 +308,7 @@ def test_a_manifest_has_the_same_groups() -> None:
     ],
 )
 def test_an_error_is_one_line(arguments: tuple[str, ...], words: str) -> None:
-    done = run(*arguments)
+    done = run_here("rules", *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"trackside: {words}\n")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from alerts.slow_machine import SlowMachine
@@ -13,9 +14,17 @@ from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.evidence import slow_downs
 from trackside_daemon.alerts.evidence.gathering import RecentPhases
-from trackside_daemon.alerts.evidence.slow_downs import KERNEL_THREAD, changes, heaviest, read_processes, slow_down
+from trackside_daemon.alerts.evidence.slow_downs import (
+    KERNEL_THREAD,
+    changes,
+    heaviest,
+    neighbours,
+    read_processes,
+    slow_down,
+)
 from trackside_daemon.alerts.evidence.sources import AlertCase, Sources
 from trackside_daemon.causes.readings import Neighbour, SlowDown
+from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.families import training as f
@@ -195,38 +204,20 @@ def test_the_window_and_the_loss_of_each_alert() -> None:
     assert slow_down(Alert("SlowStep", "info", now, evidence={"value": "nan", "usual": 1.0}), now) is None
 
 
+def write_process(
+    proc: Path, pid: int, name: str, ticks: int, io: int | None = 0, *, resident: float = 0.0, flags: int = 0
+) -> None:
+    """Write the files of a process that began 100 s after the boot."""
+    begun, pages = 100 * os.sysconf("SC_CLK_TCK"), round(resident / os.sysconf("SC_PAGE_SIZE"))
+    (proc / str(pid)).mkdir(exist_ok=True)
+    fields = [1, 1, 1, 0, 0, flags, 0, 0, 0, 0, ticks, 0, 0, 0, 20, 0, 1, 0, begun, 0, pages]
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) R {' '.join(map(str, fields))}" + " 0" * 28)
+    if io is not None:
+        (proc / str(pid) / "io").write_text(f"rchar: 9\nread_bytes: {io}\nwrite_bytes: 0\n")
+
+
 def test_the_heaviest_processes_of_each_kind_are_found(tmp_path: Path) -> None:
-    second, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-
-    def write(pid: int, name: str, ticks: int, io: int | None = 0, *, resident: float = 0.0, flags: int = 0) -> None:
-        (tmp_path / str(pid)).mkdir(exist_ok=True)
-        fields = [
-            1,
-            1,
-            1,
-            0,
-            0,
-            flags,
-            0,
-            0,
-            0,
-            0,
-            ticks,
-            0,
-            0,
-            0,
-            20,
-            0,
-            1,
-            0,
-            100 * second,
-            0,
-            round(resident / page),
-        ]
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) R {' '.join(map(str, fields))}" + " 0" * 28)
-        if io is not None:
-            (tmp_path / str(pid) / "io").write_text(f"rchar: 9\nread_bytes: {io}\nwrite_bytes: 0\n")
-
+    second, write = os.sysconf("SC_CLK_TCK"), partial(write_process, tmp_path)
     (tmp_path / "self").mkdir()
     processes = {5: "own", 6: "idle", 7: "a ) b", 8: "stress", 10: "kworker", 11: "fio", 12: "java"}
     for pid, name in processes.items():
@@ -249,6 +240,33 @@ def test_the_heaviest_processes_of_each_kind_are_found(tmp_path: Path) -> None:
         ("java", 0, 4),
     ]
     assert found[0].age == pytest.approx(before.at + 2 - 100)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [({}, "Outside of the training, processes use the CPUs: stress\\n (pid 8, 3.0 CPUs)."), ({"cgroup": "/job"}, "")],
+)
+def test_an_alert_about_busy_cpus_names_the_processes_outside_of_the_training_that_use_them(
+    tmp_path: Path, labels: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    clock = iter((100.0, 102.0))
+    monkeypatch.setattr("trackside_daemon.alerts.evidence.slow_downs.time.clock_gettime", lambda _: next(clock))
+    for pid, name in ((5, "python"), (8, "stress\n")):
+        write_process(tmp_path, pid, name, 100)
+
+    def work(_: float) -> None:
+        write_process(tmp_path, 5, "python", 100 + 9 * ticks)
+        write_process(tmp_path, 8, "stress\n", 100 + 6 * ticks)
+
+    rank = TrainingProcess(5, 1, "rank", "python", "R", "net", "net-1", 0, 0, 0.0, 4, BEGIN)
+    sources = Sources(
+        State(), cast("Any", None), cast("Any", None), lambda: [rank], lambda: None, work, proc=str(tmp_path)
+    )
+    alert = Alert("CpuSaturated", "warning", BEGIN, labels=labels)
+    found = neighbours(AlertCase(alert, sources, 0.0, BEGIN, BEGIN, []))
+    assert found.get("addition", "") == said
+    assert [one["pid"] for one in found.get("neighbours", ())] == ([8] if said else [])
 
 
 def test_recent_phases_are_of_one_run_and_forgotten_with_it() -> None:

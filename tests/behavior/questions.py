@@ -36,7 +36,7 @@ from trackside_daemon.web.api import history_access
 from trackside_daemon.web.api.history_access import encode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
@@ -239,10 +239,10 @@ class Asked:
         found["text/alerts.txt"] = self._printed([("alerts", "show", str(number)) for number in self._alerts()])
         return {path: self._plain(text) for path, text in found.items()}
 
-    def faces(self) -> dict[str, list[Any]]:
+    def faces(self, runs: Collection[str]) -> dict[str, list[Any]]:
         """Return the answers of the API, of `ApiSource` and of `FileSource` by question, and by message of an agent those of both."""
         paths = [path for paths in COMMON.values() for path in paths]
-        paths += [f"/runs/{run}{path}" for run in RUNS for path in (*OF_RUN, *MORE_OF_RUN.get(run, ()))]
+        paths += [f"/runs/{run}{path}" for run in runs for path in (*OF_RUN, *MORE_OF_RUN.get(run, ()))]
         paths += [f"/captures/{CAPTURES[0]}", *(f"/alerts/{number}" for number in self._alerts())]
         paths += [path for method, path, _ in REFUSED if method == "GET"]
         sources = _InProcess(self._get), FileSource(self._directory, pytest.fail)

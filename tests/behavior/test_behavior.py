@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from behavior import findings
-from behavior.questions import NOT_ASKED, Asked, answering, helps
+from behavior.questions import MORE_OF_RUN, NOT_ASKED, Asked, answering, helps
 from behavior.recorded_history import RUNS
 from documents import NEW_TYPER
 
@@ -134,9 +134,12 @@ def test_every_face_has_the_same_sentence_on_what_stops_a_run(
     assert all(row["verdict"] in shown for row in rows)
 
 
-def test_api_file_and_agents_have_one_answer_to_each_question(asked: Asked) -> None:
-    """Only a daemon has the values of live ranks, and these pages are not given the silences of the history."""
-    faces = asked.faces()
+def test_api_file_and_agents_have_one_answer_to_each_question(asked: Asked, request: pytest.FixtureRequest) -> None:
+    """Only a daemon has the values of live ranks, and these pages are not given the silences of the history.
+
+    Without --soak, of the runs those are asked about that each question is about.
+    """
+    faces = asked.faces(RUNS if request.config.getoption("--soak") else MORE_OF_RUN)
     listed = [faces["/runs"].pop()["runs"], faces.pop("/runs")[0]["runs"]]
     of_file, of_daemon = ([{**run, "ranks": []} for run in runs] for runs in listed)
     assert of_file == [{name: run[name] for name in of_file[0]} for run in of_daemon]

@@ -8,9 +8,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-import processes
 import pytest
-from processes import clean_environ, command, eventually
+from processes import eventually, run_here
 
 import trackside
 from trackside_daemon.cli.commands import test_alert
@@ -31,10 +30,8 @@ UNTIL = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
 def run(daemon: Daemon | str, *arguments: str) -> tuple[int, str, str]:
     """Run a command as the user of a daemon, or with an endpoint where none listens; return its status and output."""
     endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
-    done = processes.run(
-        command(*arguments),
-        env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere", "COLUMNS": "80"}),
-    )
+    environ = {"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere", "COLUMNS": "80"}
+    done = run_here(*arguments, environ=environ)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -7,10 +7,9 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-import processes
 import pytest
 from histories import BEGIN, history, opened
-from processes import clean_environ, command
+from processes import run_here
 
 from trackside_daemon.documents import text
 from trackside_daemon.documents.alert import document
@@ -46,7 +45,7 @@ EVIDENCE = {
     "host": {"memory_available_bytes": 1024},
     "events": [{"time": BEGIN - 5, "rank": 1, "step": None, "kind": "rank_ended", "fields": {"cause": "SIGBUS"}}],
     "xids": [{"gpu": "3", "xid": "79", "time": BEGIN - 2}],
-    "stderr": ["Traceback (most recent call last):", "RuntimeError: CUDA error"],
+    "console": ["Traceback (most recent call last):", "RuntimeError: CUDA error"],
     "missing": ["stacks: rank 1 did not answer within 3 s"],
 }
 
@@ -90,9 +89,8 @@ def place(tmp_path: Path) -> Path:
 def ask(place: Path, *arguments: str, after: bool = True) -> subprocess.CompletedProcess[str]:
     """Run `trackside alerts` on a terminal of 80 columns."""
     where = [f"--storage.path={place}"]
-    asked = command("alerts", *([] if after else where), *arguments, *(where if after else []))
-    environ = clean_environ({"COLUMNS": "80"})
-    return processes.run(asked, env=environ)
+    asked = ("alerts", *([] if after else where), *arguments, *(where if after else []))
+    return run_here(*asked, environ={"COLUMNS": "80"})
 
 
 def test_the_list_has_ids_by_which_each_is_shown(place: Path) -> None:
@@ -127,7 +125,7 @@ def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> N
 
 def test_as_json_it_is_as_it_was_stored(place: Path) -> None:
     kept = json.loads(ask(place, "show", "TrainingStalled", "--json").stdout)
-    assert kept["evidence"]["stderr"] == EVIDENCE["stderr"]
+    assert kept["evidence"]["console"] == EVIDENCE["console"]
     assert kept["notified"] == ["webhook"]
 
 

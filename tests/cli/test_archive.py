@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bridges.archives import path_of
 from cli.test_runs import Place
 from histories import BEGIN, column, finished, history, opened
 
+from trackside_daemon.history.record.run_changes import delete, describe
+from trackside_daemon.linux.file_lock import FileLock
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+NAME = "実験\n" * 40
 
 
 @pytest.fixture
@@ -20,7 +27,7 @@ def here(tmp_path: Path) -> Place:
     """A history with three ended runs; the last has an evil name."""
     place = Place(tmp_path)
     with history(place.history) as one:
-        for number, name in enumerate(("a", "b", "実験\n" * 40)):
+        for number, name in enumerate(("a", "b", NAME)):
             run = f"run{number}"
             one.put([opened(run, name=name, started=BEGIN + number), column(run, ["loss"], 10), finished(run)])
     return place
@@ -87,3 +94,50 @@ def test_without_an_archive_a_question_is_about_the_runs_of_this_machine(here: P
     assert here.run("fleet", "best runs").errors.startswith(
         "trackside: 'best runs': no prepared question; write one of:"
     )
+
+
+def test_what_a_question_about_this_machine_wrote_serves_the_next_one(here: Place) -> None:
+    state = here.directory / "state"
+
+    def ask(sql: str = "SELECT run, name, tags FROM runs ORDER BY run") -> list[Any]:
+        asked = here.run("fleet", "--json", "--sql", sql)
+        assert asked.status == 0, asked.errors
+        return [tuple(row.values()) for row in json.loads(asked.out)]
+
+    def written() -> dict[str, int]:
+        return {path.name.partition("@")[0]: path.stat().st_ino for path in state.rglob("runs/*/*/*.parquet")}
+
+    assert [run for run, *_ in ask()] == ["run0", "run1", "run2"]
+    before, (place,) = written(), state.glob("trackside/*/fleet/*")
+    assert place.stat().st_mode & 0o777 == 0o700
+    with history(here.history) as one:
+        one.put([opened("run3"), column("run3", ["loss"], 10), finished("run3")])
+        one.writer.call(lambda store: describe(store, "run1", name="renamed", notes=None, tags=["best"])).result(60)
+        one.writer.call(lambda store: delete(store, "run0")).result(60)
+    assert ask() == [("run1", "renamed", ["best"]), ("run2", NAME, []), ("run3", "run3", [])]
+    after = written()
+    assert after.keys() == {"run1", "run2", "run3"}
+    assert [run for run in before.keys() & after.keys() if before[run] == after[run]] == ["run2"]
+    assert ask("SELECT run, count(*) FROM samples GROUP BY run ORDER BY run") == [
+        (f"run{number}", 10) for number in (1, 2, 3)
+    ]
+    # Two at once, and a place that somebody else may write to: as the first question, without trace.
+    (held,) = [FileLock(place / "lock")]
+    assert len(ask()) == 3
+    held.close()
+    place.chmod(0o770)
+    (place / "runs").rename(place / "moved")
+    assert len(ask()) == 3
+    assert not (place / "runs").exists()
+
+
+def test_what_questions_wrote_about_a_history_is_deleted_a_month_after_the_last_one(here: Place) -> None:
+    here.run("fleet", "alerts by name")
+    (place,) = (here.directory / "state").glob("trackside/*/fleet/*")
+    old, new = (place.with_name(name) for name in ("old", "new"))
+    for path, age in ((old, 31), (new, 29)):
+        path.mkdir()
+        os.utime(path, (time.time() - age * 86400,) * 2)
+    os.utime(place, (0, 0))
+    here.run("fleet", "alerts by name")
+    assert {path.name for path in place.parent.iterdir()} == {place.name, "new"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually, start
+from processes import run as run_process
 
 import trackside_daemon.cli.attach.target as target_module
 from trackside_daemon.cli.attach.injection import InjectionError, kernel_view, run_inside, stacks_inside
@@ -69,9 +70,7 @@ def test_a_process_has_a_run_until_it_ends(daemon: Daemon, sleeping: subprocess.
     eventually(lambda: any(f'pid="{sleeping.pid}"' in series for series in daemon.series()))
     [rank] = daemon.api(f"runs/{run['id']}/stacks").json()["ranks"]
     assert list(rank["threads"]) == [f"python {sleeping.pid}"]
-    again = subprocess.run(
-        command("attach", str(sleeping.pid)), env=environ, capture_output=True, text=True, check=False
-    )
+    again = run_process(command("attach", str(sleeping.pid)), env=environ)
     assert (again.returncode, again.stderr) == (
         2,
         f"trackside: process {sleeping.pid} belongs to run old already: trackside show old\n",

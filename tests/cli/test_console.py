@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import clean_environ
+from processes import clean_environ, run, start
 
 from trackside_daemon.cli.run.console import HEADER, Backlog, keep
 from trackside_daemon.history.console import lines
@@ -45,7 +45,7 @@ def test_a_terminal_stays_a_terminal_and_the_files_have_no_secret(tmp_path: Path
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
     script = [sys.executable, "-c", COPIED, str(tmp_path), LAUNCH, SHOWS]
-    process = subprocess.Popen(script, env=clean_environ(), stdin=theirs, stdout=theirs, stderr=theirs)
+    process = start(script, env=clean_environ(), stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     printed = b""
     with suppress(OSError):  # EIO, at the end
@@ -59,7 +59,7 @@ def test_a_terminal_stays_a_terminal_and_the_files_have_no_secret(tmp_path: Path
 
 def test_files_stay_apart_and_a_reader_that_is_gone_ends_the_command(tmp_path: Path) -> None:
     script = [sys.executable, "-c", COPIED, str(tmp_path), LAUNCH, "test -t 1 || echo pipe; echo error >&2; yes"]
-    with subprocess.Popen(script, env=clean_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with start(script, env=clean_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"pipe\n"
@@ -75,7 +75,7 @@ def test_a_command_never_waits_for_stored_output_and_dropped_output_is_counted(t
     stopped = stopped.replace("console.stop()", "os.kill(pid, 18); console.stop()")
     prints = f"yes 'one more line of the output' | head -c {12 << 20}; echo the end"
     script = [sys.executable, "-c", f"import os\n{stopped}", str(tmp_path), LAUNCH, prints]
-    printed = subprocess.run(script, env=clean_environ(), stdout=subprocess.PIPE, check=True).stdout
+    printed = run(script, check=True).stdout
     assert len(printed) == (12 << 20) + len("the end\n")
     kept = read(tmp_path, LAUNCH)
     (line,) = [line for line in kept.splitlines() if line.endswith(b"bytes of output were not kept]")]
@@ -106,7 +106,7 @@ def test_a_line_reports_how_much_was_dropped(tmp_path: Path) -> None:
 def test_a_full_disk_is_reported_and_the_command_continues(tmp_path: Path) -> None:
     (tmp_path / "console").write_text("no directory")
     script = [sys.executable, "-c", COPIED, str(tmp_path), LAUNCH, "echo printed"]
-    ended = subprocess.run(script, env=clean_environ(), capture_output=True, text=True, check=True)
+    ended = run(script, check=True)
     assert ended.stdout == "printed\n"
     assert ended.stderr == "trackside: --console: the output is not kept whole: file exists\n"
 
@@ -114,8 +114,8 @@ def test_a_full_disk_is_reported_and_the_command_continues(tmp_path: Path) -> No
 def test_the_newest_output_is_retained(tmp_path: Path) -> None:
     writer = ConsoleWriter(tmp_path, LAUNCH, segment_bytes=100, kept_bytes=1000)
     whole = b"".join(b"line %04d\n" % number for number in range(1000))
-    for start in range(0, len(whole), 10):
-        writer.write(whole[start : start + 10])
+    for begin in range(0, len(whole), 10):
+        writer.write(whole[begin : begin + 10])
     writer.close()
     assert read(tmp_path, LAUNCH, 1000) == whole[-1000:]
     assert sum(path.stat().st_size for path in (tmp_path / "console").iterdir()) <= 1200

@@ -8,10 +8,9 @@ import stat
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-import processes
 import pytest
 import yaml
-from processes import ROOT, clean_environ, command
+from processes import ROOT, clean_environ, command, run_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +22,12 @@ SOURCE = "provisioning/datasources/trackside.yml"
 
 
 def run(*arguments: str | Path, before: Callable[[], None] | None = None) -> tuple[int, str, str]:
-    whole = command("dashboards", *map(str, arguments))
+    asked = ("dashboards", *map(str, arguments))
     if before is None:
-        done = processes.run(whole)
+        done = run_here(*asked)
     else:
         done = subprocess.run(
-            whole, capture_output=True, text=True, check=False, env=clean_environ(), preexec_fn=before
+            command(*asked), capture_output=True, text=True, check=False, env=clean_environ(), preexec_fn=before
         )
     return done.returncode, done.stdout, done.stderr
 

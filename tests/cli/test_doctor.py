@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import processes
 import pytest
 from certificate_authorities import Authority
-from processes import clean_environ, command, eventually
+from processes import LEAN, clean_environ, command, eventually
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor import _about, _notifications, _spool, _storage
@@ -71,7 +71,7 @@ def test_a_gpu_that_answers_and_is_sick_is_named(grave: bool, level: str) -> Non
 
 
 def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place: Path, spool: Path) -> None:
-    daemon = start_daemon("--collector.gpu.simulate=3", "--sample.interval=100ms")
+    daemon = start_daemon("--collector.gpu.simulate=3", "--sample.interval=250ms", *LEAN)
     eventually(lambda: daemon.api("status").json()["gpus"])
     status, lines = run(place, TRACKSIDE_COLLECTOR__GPU__SIMULATE="0")
     assert status == 0
@@ -263,7 +263,7 @@ def test_an_address_that_is_none_fails(place: Path, address: str) -> None:
 def test_a_daemon_with_a_stale_or_missing_token_fails_and_its_gpus_are_left_to_it(
     start_daemon: Callable[..., Daemon], place: Path, scenario: Scenario
 ) -> None:
-    daemon = start_daemon("--sample.interval=100ms", environ=scenario.environ)
+    daemon = start_daemon("--sample.interval=250ms", *LEAN, environ=scenario.environ)
     eventually(lambda: daemon.api("status").json()["gpus"])
     token, real = place / "push.token", {"TRACKSIDE_COLLECTOR__GPU__SIMULATE": "0"}
     token.write_text("stale\n")
@@ -366,7 +366,7 @@ def test_a_failed_collector_is_reported_with_its_reason_and_one_without_values_i
     start_daemon: Callable[..., Daemon], place: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "stat").write_text("no such thing\n")
-    start_daemon("--no-collector.gpu", f"--path.procfs={tmp_path}", "--sample.interval=100ms")
+    start_daemon("--no-collector.gpu", f"--path.procfs={tmp_path}", "--sample.interval=250ms")
     _, lines = run(place)
     assert any(one.startswith("warn collector cpu: fails: ") and "stat" in one for one in lines)
     assert not any("pressure" in one for one in lines)

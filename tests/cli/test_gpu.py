@@ -6,15 +6,14 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import processes
 import pytest
-from processes import clean_environ, command, eventually
+from processes import LEAN, eventually, lasting_daemon, run_here
 
 from trackside_daemon.cli.commands.gpu import paused
 from trackside_daemon.cli.sources.daemon_lookup import local_endpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
 
     from processes import Daemon
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
 def run(daemon: Daemon | str, *arguments: str) -> tuple[int, str, str]:
     """Run a command as the user of a daemon, or with an endpoint where none listens; return its status and output."""
     endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
-    done = processes.run(
-        command(*arguments), env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere"})
-    )
+    done = run_here(*arguments, environ={"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere"})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -33,11 +30,11 @@ def has_gpus(daemon: Daemon) -> bool:
     return any(name.startswith("trackside_gpu_utilization_ratio") for name in daemon.series())
 
 
-@pytest.fixture
-def simulating(start_daemon: Callable[..., Daemon]) -> Daemon:
-    daemon = start_daemon("--collector.gpu.simulate=2", "--sample.interval=100ms")
-    eventually(lambda: has_gpus(daemon))
-    return daemon
+@pytest.fixture(scope="module")
+def simulating() -> Iterator[Daemon]:
+    with lasting_daemon("--collector.gpu.simulate=2", "--sample.interval=250ms", *LEAN) as daemon:
+        eventually(lambda: has_gpus(daemon))
+        yield daemon
 
 
 def test_a_pause_removes_the_gpus_from_the_page_until_it_is_ended(simulating: Daemon) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import processes
 import pytest
-from processes import DEADLINE, ROOT, clean_environ, command, eventually, http
+from processes import DEADLINE, ROOT, clean_environ, command, eventually, http, run_here
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.daemon import GROUPS, USUAL
@@ -65,7 +65,7 @@ def refusal(place: Path, *flags: str, environ: Mapping[str, str] | None = None) 
 
 
 def commands() -> list[str]:
-    return re.findall(r"^  ([a-z][a-z-]+)  ", run("--help").stdout, re.MULTILINE)
+    return re.findall(r"^  ([a-z][a-z-]+)  ", run_here("--help").stdout, re.MULTILINE)
 
 
 def test_it_prints_its_version() -> None:
@@ -87,9 +87,10 @@ def test_the_list_of_commands_has_groups_in_columns_of_one_width() -> None:
 
 
 def test_every_command_has_help_with_an_example_that_can_be_copied() -> None:
-    assert {"daemon", "demo", "check-config"} <= set(commands())
-    for name in commands():
-        ended = run(name, "--help")
+    names = commands()
+    assert {"daemon", "demo", "check-config"} <= set(names)
+    for name in names:
+        ended = run_here(name, "--help", environ={"COLUMNS": "80"})
         assert ended.returncode == 0
         example = re.search(rf"^  Example: (trackside {name}\b.*)$", ended.stdout, re.MULTILINE)
         assert example is not None, ended.stdout
@@ -363,4 +364,4 @@ def test_on_a_terminal_it_prints_a_link_that_opens_the_dashboard(place: Path) ->
 def test_the_readme_shows_no_command_that_fails_to_parse() -> None:
     shown = re.findall(r"^trackside (check-config|daemon)\b(.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     for name, flags in shown:
-        assert run(name, *flags.split("#")[0].split(), "--help").returncode == 0
+        assert run_here(name, *flags.split("#")[0].split(), "--help").returncode == 0

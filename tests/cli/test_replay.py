@@ -16,7 +16,7 @@ import pytest
 from bridges.directories import BEGIN as EVENTS_BEGIN
 from bridges.directories import events, file_name
 from histories import BEGIN, finished, history, ingested, opened
-from processes import DEADLINE, ROOT, clean_environ, command
+from processes import DEADLINE, ROOT, clean_environ, command, run_here
 
 from trackside_daemon.bridges.mirrors.target import Row
 from trackside_daemon.bridges.tensorboard.mirror import encoded_event, encoded_record
@@ -30,11 +30,7 @@ DATA = Path(os.environ.get("TRACKSIDE_SHARED_DATA") or ROOT.parent / "shared" / 
 
 
 def replay(*arguments: str, given: str = "", environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return processes.run(
-        command("replay", *arguments),
-        input=given,
-        env=clean_environ({"XDG_RUNTIME_DIR": "/nonexistent", **(environ or {})}),
-    )
+    return run_here("replay", *arguments, answer=given, environ={"XDG_RUNTIME_DIR": "/nonexistent", **(environ or {})})
 
 
 def changes(answer: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -136,7 +132,8 @@ def test_standard_input_and_a_pipe_are_files_too(tmp_path: Path) -> None:
     wanted = replay(str(file)).stdout
     assert wanted
     assert replay("-", given=lines(ill())).stdout == wanted
-    assert replay("/dev/stdin", given=lines(ill())).stdout == wanted
+    forked = processes.run(command("replay", "/dev/stdin"), input=lines(ill()), check=True)
+    assert forked.stdout == wanted
 
 
 def test_ranks_are_apart() -> None:

@@ -19,7 +19,7 @@ import processes
 import pytest
 from bridges.directories import events, file_name
 from histories import BEGIN, History, column, finished, history, opened
-from processes import DEADLINE, clean_environ, command
+from processes import DEADLINE, clean_environ, command, run_here
 from scripted_recorder import CapturesHarness
 
 from trackside.wire import ProcessInfo
@@ -99,9 +99,9 @@ class Place:
     def run(self, *arguments: str, where: bool = True, answer: str = "", columns: int = 80) -> Answer:
         """Run the command on this history."""
         more = [f"--storage.path={self.history}"] if where else []
-        environ = {"COLUMNS": str(columns), "XDG_RUNTIME_DIR": str(self.directory / "run")}
-        ended = processes.run(command(*arguments, *more), env=clean_environ(environ), input=answer.encode(), text=False)
-        return Answer(ended)
+        places = {"XDG_RUNTIME_DIR": str(self.directory / "run"), "XDG_STATE_HOME": str(self.directory / "state")}
+        environ = {"COLUMNS": str(columns), **places}
+        return Answer(run_here(*arguments, *more, environ=environ, answer=answer, text=False))
 
     def format_address(self, form: str, run: str) -> bytes:
         """Read the export of a run from the file of the history."""

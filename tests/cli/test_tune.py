@@ -8,11 +8,10 @@ import random
 import re
 from typing import TYPE_CHECKING
 
-import processes
 import pytest
 import yaml
 from histories import BEGIN, finished, history, ingested, opened
-from processes import clean_environ, command
+from processes import run_here
 
 from trackside_daemon.model.records import Alert
 
@@ -33,8 +32,8 @@ def losses() -> list[float]:
 
 
 def ask(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = clean_environ({"COLUMNS": "100", "XDG_RUNTIME_DIR": "/nonexistent"})
-    return processes.run(command(*arguments, f"--storage.path={place}"), env=environ)
+    environ = {"COLUMNS": "100", "XDG_RUNTIME_DIR": "/nonexistent"}
+    return run_here(*arguments, f"--storage.path={place}", environ=environ)
 
 
 @pytest.fixture
@@ -82,15 +81,9 @@ def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
     assert any(line.startswith(f"  last samples: {MILD - 4}: ") for line in fires)
     assert fires[-1].startswith("decides: loss-spike-")
     name, value = fires[-1].split("{")[1].split("}")[0].split(": ")
-    changed = processes.run(
-        command("replay", "net", "--explain=LossSpike", f"--at={MILD + 3}", f"--storage.path={place}"),
-        env=clean_environ(
-            {
-                "XDG_RUNTIME_DIR": "/nonexistent",
-                f"TRACKSIDE_ALERTS__THRESHOLDS__{name.replace('-', '_').upper()}": value,
-            }
-        ),
-    ).stdout
+    asked = ("replay", "net", "--explain=LossSpike", f"--at={MILD + 3}", f"--storage.path={place}")
+    variable = f"TRACKSIDE_ALERTS__THRESHOLDS__{name.replace('-', '_').upper()}"
+    changed = run_here(*asked, environ={"XDG_RUNTIME_DIR": "/nonexistent", variable: value}).stdout
     assert changed.startswith(f"LossSpike does not fire at step {MILD + 3} of rank 0\n")
     assert "FIRES AT" in changed
 
@@ -98,7 +91,7 @@ def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
 def test_the_test_that_decides_is_named_with_its_numbers(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1 + step % 2 + (step > 90)} for step in range(120)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    run = processes.run(command("replay", str(tmp_path / "rows.jsonl"), "--explain=LossDiverging", "--at=110"))
+    run = run_here("replay", str(tmp_path / "rows.jsonl"), "--explain=LossDiverging", "--at=110")
     assert re.search(r"^loss  rise, with the noise of samples +1 +[3-9]", run.stdout, re.MULTILINE)
     assert "the test 'rise, with the noise of samples' decides" in run.stdout
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DEADLINE, clean_environ, command
+from processes import clean_environ, command, run
 
 from trackside.environment.git import CODE_BYTES, LEFT_OUT, code
 
@@ -70,13 +69,11 @@ def test_what_changed_in_the_code_between_two_runs_is_a_diff(daemon: Daemon, tmp
     for name, value in (("old", 2), ("new", 1)):
         net.write_text(f"# a net\nloss = {value}\n")
         training = [sys.executable, "-B", str(script), name]
-        subprocess.run(training, env=environ, check=True, timeout=DEADLINE)
+        run(training, env=environ, check=True)
 
     def compare(*runs: str) -> str:
         asked = command("compare", *runs, "--code", f"--storage.path={daemon.history}")
-        return subprocess.run(
-            asked, env=clean_environ(), check=True, timeout=DEADLINE, capture_output=True, text=True
-        ).stdout
+        return run(asked, check=True).stdout
 
     assert compare("old", "new").splitlines() == [
         *("--- a/net.py", "+++ b/net.py", "@@ -1,2 +1,2 @@", " # a net", "-loss = 2", "+loss = 1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import processes
 import pytest
 from client.router import pushed
-from processes import DEADLINE, Daemon, clean_environ, eventually
+from processes import DEADLINE, Daemon, clean_environ, eventually, lasting_daemon
 
 import trackside
 from trackside.transport.orphaned_spool import orphaned_sessions
@@ -31,10 +30,8 @@ FORK_WARNS = "ignore:This process:DeprecationWarning"
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """One daemon for the whole file; each script's name is a separate run."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        one = Daemon(Path(directory))
+    with lasting_daemon() as one:
         yield one
-        one.stop()
 
 
 @pytest.fixture

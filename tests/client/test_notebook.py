@@ -62,6 +62,7 @@ def test_steps_that_begin_anew_in_another_cell_are_a_new_attempt(
     assert daemon.series()['trackside_training_steps_total{rank="0",run="cells"}'] == 2
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_notebooks_cell_that_runs_again_is_the_next_attempt(daemon: Daemon, tmp_path: Path) -> None:
     require("nbclient")
     import nbclient

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from trackside_daemon.detectors.base import Context
 from trackside_daemon.detectors.gradient import Gradient
+from trackside_daemon.detectors.settings import DetectorThresholds
 
 
 def norms(count: int, *, level: float = 1.0, spread: float = 0.15, seed: int = 1) -> list[float]:
@@ -42,7 +43,7 @@ def test_a_great_explosion_is_a_warning_and_critical_if_it_lasts() -> None:
     values[200:270] = [4000.0] * 70
     worse = [(one.at, one.severity) for one in feed(Gradient(), values) if not one.over]
     assert worse == [(200, "info"), (215, "warning"), (231, "critical")]
-    late = feed(Gradient(after=50), values, times=range(300))
+    late = feed(Gradient(DetectorThresholds(critical_after=50)), values, times=range(300))
     assert [one.at for one in late if one.severity == "critical" and not one.over] == [250]
 
 

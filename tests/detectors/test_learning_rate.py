@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from trackside_daemon.detectors.base import Context
 from trackside_daemon.detectors.learning_rate import LearningRate
+from trackside_daemon.detectors.settings import DetectorThresholds
 
 
 def cosine(count: int, *, most: float = 1e-3, least: float = 0.0) -> list[float]:
@@ -59,7 +60,7 @@ def test_a_great_rate_from_the_start_may_be_intended() -> None:
 
 
 def test_the_most_can_be_set() -> None:
-    assert not feed(LearningRate(most=100.0), [30.0] * 50)
+    assert not feed(LearningRate(DetectorThresholds(learning_rate_most=100.0)), [30.0] * 50)
 
 
 def test_a_jump_far_above_all_before_is_reported() -> None:
@@ -135,7 +136,7 @@ def test_a_rate_that_falls_too_low_in_mid_run_is_reported_until_it_rises() -> No
     ]
     assert "1e-08 or less since step 400, 1e-09 at step 500, and 2,500 of 3,000 steps remain" in fed[0].text
     assert alarms(feed(LearningRate(), rates)) == [1400]
-    assert not feed(LearningRate(least=1e-10), rates, context=of_steps(3000))
+    assert not feed(LearningRate(DetectorThresholds(learning_rate_least=1e-10)), rates, context=of_steps(3000))
 
 
 @pytest.mark.parametrize("total", [2000, None])

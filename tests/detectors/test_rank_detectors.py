@@ -161,5 +161,5 @@ def test_no_number_stops_a_detector(role: str, count: Callable[[int, int], int])
             level, rough = chance.choice(EXTREMES), chance.random() < 0.5
             values += [level * math.exp(chance.gauss(0, 0.1) * rough) for _ in range(chance.choice([1, 3, 10, 60]))]
         column = Column(range(len(values)), [float(at) for at in range(len(values))], values)
-        for one in _DETECTORS[role](DEFAULTS, 0.0):
-            list(one.evaluate(column, Context()))
+        for made in _DETECTORS[role]:
+            list(made(DEFAULTS).evaluate(column, Context()))

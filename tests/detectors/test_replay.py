@@ -31,9 +31,7 @@ class High:
 
 @pytest.fixture(autouse=True)
 def high(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        rank_detectors, "_DETECTORS", {role: lambda *_: (High(),) for role in rank_detectors._DETECTORS}
-    )
+    monkeypatch.setattr(rank_detectors, "_DETECTORS", {role: (lambda _: High(),) for role in rank_detectors._DETECTORS})
 
 
 def pushed(*values: float, key: str = "loss", of: int = 0, attempt: int = 0, phase: str = "") -> Iterator[PushedRow]:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 from detectors.running import BEGAN, ID, Running
-from session_records import session_opened
+from session_records import batch_ingested, session_opened
 
-from trackside.wire import Clock, Hello, Identity, Totals
+from trackside.packing import pack
+from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Event
-from trackside_daemon.model.session import RankRef
+from trackside_daemon.model.session import RankRef, SessionRef
 
 
 def test_a_run_that_begins_is_reported_once() -> None:
@@ -104,6 +105,22 @@ def test_a_death_has_the_last_step() -> None:
     run.push(1234, 0, 1)
     (alarm,) = run.report("rank_ended", 1, state="failed", cause="SIGSEGV")
     assert alarm.summary == "rank 1 of run net, at step 1,234 or later, was killed by SIGSEGV"
+
+
+def test_rows_that_are_stored_after_a_death_raise_its_step() -> None:
+    run = Running()
+    run.push(289)
+    run.report("rank_ended", 0, state="failed", cause="SIGKILL")
+    session = SessionRef(bytes(16), ID, "net", 0, late=True)
+
+    def store(*steps: int, rank: int = 0, attempt: int = 0) -> list[str]:
+        block = Block(["loss"], pack("q", steps), pack("q", steps), pack("d", [1.0] * len(steps)))
+        of = session._replace(rank=rank, attempt=attempt)
+        return [one.summary for one in run.accept(Batch("ingest", records=[batch_ingested(of, 1, [block])]))]
+
+    assert store(289) == store(1, rank=1) == store(300, attempt=1) == []
+    assert store(290, 297) == ["rank 0 of run net, at step 297 or later, was killed by SIGKILL"]
+    assert store(291) == []
 
 
 def test_a_death_is_over_when_a_run_of_the_same_name_begins() -> None:

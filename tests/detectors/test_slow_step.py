@@ -141,7 +141,7 @@ def test_slow_steps_of_a_noisy_host_are_counted_though_not_reported() -> None:
 def test_a_step_of_a_long_run_must_lose_a_thousandth_of_its_time() -> None:
     values = [10 * seconds for seconds in paused(6000, {101: 4.0, 5001: 4.0})]
     assert alarms(feed(SlowStep(), values)) == [101, 5001]
-    assert alarms(feed(SlowStep(lost=1.0), values)) == [101]
+    assert alarms(feed(SlowStep(), values, context=Context(lost=1.0))) == [101]
 
 
 def test_a_schedule_outlives_a_return_to_an_earlier_step() -> None:
@@ -192,8 +192,8 @@ def test_a_schedule_stores_no_more_than_it_must() -> None:
 
 def test_a_step_with_a_negligible_cost_is_not_reported() -> None:
     values = [0.001 * value for value in paused(300, {217: 100.0})]
-    assert not feed(SlowStep(lost=0.05), values)
-    assert alarms(feed(SlowStep(lost=0.02), values)) == [217]
+    assert not feed(SlowStep(), values, context=Context(lost=0.05))
+    assert alarms(feed(SlowStep(), values, context=Context(lost=0.02))) == [217]
 
 
 def _severities(at: dict[int, float], count: int = 3000) -> list[str]:

@@ -2,55 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 import pytest
 from detectors.losses import falling
 from detectors.running import Running
 
-from trackside_daemon.detectors import checkpoints, data_loader
-from trackside_daemon.detectors.gradient import Gradient
-from trackside_daemon.detectors.learning_rate import LearningRate
-from trackside_daemon.detectors.loss_diverging import LossDiverging
-from trackside_daemon.detectors.loss_plateau import LossPlateau
-from trackside_daemon.detectors.loss_spike import LossSpike
-from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.replay import PushedRow, Replay
-from trackside_daemon.detectors.rl import RewardCollapse
 from trackside_daemon.detectors.settings import DetectorThresholds
-from trackside_daemon.detectors.slow_step import SlowStep
-from trackside_daemon.detectors.throughput import Throughput
 
 RESTING = [1.0 + 0.001 * (step % 7) for step in range(1500)]
 STEPS = [0.1 + 0.001 * (step % 5) for step in range(200)]
-
-
-@pytest.mark.parametrize(
-    ("detector", "arguments"),
-    [
-        (LossSpike, {"scales": "loss_spike_scales", "ratio": "loss_spike_ratio"}),
-        (LossDiverging, {"ratio": "loss_diverging_ratio"}),
-        (LossPlateau, {"ratio": "loss_plateau_ratio"}),
-        (Gradient, {"times": "gradient_explosion_ratio", "vanished": "gradient_vanishing_ratio"}),
-        (
-            LearningRate,
-            {"most": "learning_rate_most", "least": "learning_rate_least", "jump": "learning_rate_jump_ratio"},
-        ),
-        (SlowStep, {"ratio": "slow_step_ratio", "scales": "slow_step_scales"}),
-        (Throughput, {"ratio": "throughput_ratio"}),
-        (MemoryLeak, {"grew": "leak_ratio"}),
-        (RewardCollapse, {"share": "reward_collapse_ratio"}),
-        (data_loader.DataLoader, {"share": "data_wait_ratio"}),
-        (checkpoints.CheckpointOverdue, {"overdue": "checkpoint_ratio", "least": "checkpoint_after"}),
-    ],
-)
-def test_the_defaults_are_the_detectors_own(detector: type[Any], arguments: dict[str, str]) -> None:
-    own = inspect.signature(detector).parameters
-    defaults = DetectorThresholds()
-    assert {name: own[name].default for name in arguments} == {
-        name: getattr(defaults, setting) for name, setting in arguments.items()
-    }
 
 
 def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:

@@ -77,12 +77,12 @@ def test_the_findings_are_the_same_however_samples_are_fed(parts: list[tuple[int
 
 
 def test_slower_steps_are_a_finding_when_they_have_lost_enough_and_a_warning_at_more() -> None:
-    context, steps = Context(), range(1200)
+    context, steps = Context(lost=1.0), range(1200)
     seconds = [(0.02 if step < 200 else 0.03) + step % 7 / 1e5 for step in steps]
-    found = [*Throughput(lost=1.0).evaluate(Column(steps, steps, seconds), context)]
+    found = [*Throughput().evaluate(Column(steps, steps, seconds), context)]
     assert [(one.severity, one.at, one.over) for one in found] == [("info", 259, False)]
     slow = [10 * one for one in seconds]
-    found = [*Throughput(lost=1.0).evaluate(Column(steps, steps, slow), context)]
+    found = [*Throughput().evaluate(Column(steps, steps, slow), context)]
     assert [(one.severity, one.at) for one in found if not one.over] == [("info", 239), ("warning", 799)]
 
 
@@ -90,10 +90,10 @@ def test_a_training_of_two_seconds_is_measured_by_its_own_time() -> None:
     """The slower steps lose half a second in all."""
     steps = range(1000)
     seconds = [(0.001 if step < 500 else 0.002) + step % 7 / 1e6 for step in steps]
-    found = [*Throughput(lost=1.0).evaluate(Column(steps, steps, seconds), Context())]
+    found = [*Throughput().evaluate(Column(steps, steps, seconds), Context(lost=1.0))]
     assert [(one.severity, one.over) for one in found] == [("info", False)]
     short = [one if 500 <= step < 550 else 0.001 for step, one in enumerate(seconds)]
-    assert not [*Throughput(lost=1.0).evaluate(Column(steps, steps, short), Context())]
+    assert not [*Throughput().evaluate(Column(steps, steps, short), Context(lost=1.0))]
 
 
 def test_a_machine_that_grows_warm_within_an_hour_is_not_reported() -> None:

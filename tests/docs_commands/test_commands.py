@@ -8,20 +8,19 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import processes
 import pytest
 from docs_commands.blocks import PAGES, Command, commands, fences, programs
 from docs_commands.proofs import PROOFS, Elsewhere, Needs, Runs, Serves, proof
 from docs_commands.sandbox import Sandbox
-from processes import ROOT, command, eventually
+from processes import ROOT, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+HELP = ROOT / "tests" / "behavior" / "recorded" / "help"
 COMMANDS = [one for page in PAGES for one in commands(page)]
 SHOWN = {text: language for page in PAGES for language, text, _ in fences(page)}
 PROMETHEUS = [(language, text) for language, text, _ in fences(ROOT / "docs" / "prometheus.md")]
@@ -80,10 +79,9 @@ def test_the_test_that_does_it_exists(one: Command) -> None:
     assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")
 
 
-@cache
 def help_of(*path: str) -> str:
-    arguments = command(*path, "--help")
-    return processes.run(arguments, check=True).stdout
+    """Return the help of a command, which tests/behavior compares with the real one."""
+    return (HELP / f"{'-'.join(path) or 'trackside'}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("one", [one for one in COMMANDS if "trackside " in one.text], ids=named)

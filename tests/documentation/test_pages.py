@@ -111,9 +111,7 @@ def test_the_page_of_commands_has_every_command_and_readme_names_no_other() -> N
 
 
 def test_every_flag_in_the_readme_is_one() -> None:
-    helps = "".join(
-        processes.run(command(name, "--help"), check=True).stdout for name in ("daemon", "demo", "check-config", "run")
-    )
+    helps = "".join(processes.run_here(name, "--help").stdout for name in ("daemon", "demo", "check-config", "run"))
     flags = re.findall(r"trackside \S+ (--[\w.-]+)", README)
     assert flags
     assert all(flag in helps for flag in flags)

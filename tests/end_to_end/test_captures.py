@@ -174,7 +174,7 @@ def test_a_training_that_is_killed_while_it_is_recorded_is_reported_as_killed(
     eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="plain"}'))
     address = f"--url={daemon.url}/#token={(daemon.directory / 'push.token').read_text().strip()}"
     record = command("capture", "plain", "--seconds", "100", "--stacks", address)
-    with subprocess.Popen(record, env=clean_environ(), stderr=subprocess.PIPE, text=True) as recording:
+    with processes.start(record, env=clean_environ(), stderr=subprocess.PIPE, text=True) as recording:
         eventually(lambda: [one["state"] for one in listed(daemon)] == ["recording"])
         training.kill()
         assert recording.communicate()[1].endswith("plain: rank 0: while it was recorded, it was killed by SIGKILL\n")

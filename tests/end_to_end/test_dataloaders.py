@@ -6,12 +6,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import DEADLINE, Daemon, clean_environ, command, eventually, require, run
+from processes import DEADLINE, LEAN, Daemon, clean_environ, command, eventually, lasting_daemon, require, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,10 +26,8 @@ MIB = 1024**2
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """One daemon for the whole file."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        one = Daemon(Path(directory), "--sample.interval=250ms")
+    with lasting_daemon("--sample.interval=250ms", *LEAN) as one:
         yield one
-        one.stop()
 
 
 @pytest.fixture
@@ -142,6 +139,7 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
     assert re.search(rf" 0 +- +dataloader_died\s+pid={first['pid']} signal=SIGBUS cause=", shown.stdout)
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_pytorch_that_cannot_allocate_shared_memory_raises_it_itself_and_no_process_dies(
     daemon: Daemon, start_training: Callable[..., Process], small_shm: str
 ) -> None:
@@ -176,6 +174,7 @@ def test_a_worker_that_dies_otherwise_is_reported_too(
     assert daemon.series()[f'trackside_dataloader_deaths_total{{cause="{cause}",rank="0",run="{line}"}}'] == 1
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_the_commands_that_workers_run_are_no_workers_and_none_of_them_dies(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
@@ -193,6 +192,7 @@ def test_the_commands_that_workers_run_are_no_workers_and_none_of_them_dies(
     assert not [line for line in daemon.log if "run calls rank 0: data loader" in line]
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_workers_that_are_killed_with_their_rank_are_no_news(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:

@@ -394,6 +394,7 @@ def test_the_detectors_check_what_waited_in_a_spool_until_its_run_has_ended(
     assert eventually(found) == ["nan: loss: NaN at step 20; the last finite value was 2"]
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_restart_of_the_daemon_is_not_an_event_though_it_takes_long(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:

@@ -199,6 +199,7 @@ def test_ctrl_c_in_the_middle_is_a_good_end(start_demo: Callable[..., Demo]) -> 
     assert demo.left_behind() == []
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_ctrl_c_before_the_first_step_is_a_good_end_too(start_demo: Callable[..., Demo]) -> None:
     demo = start_demo()
     demo.read_until("Press Ctrl-C to end")

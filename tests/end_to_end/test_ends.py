@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from process_endings import ENDS, memory_cgroup, script
-from processes import DEADLINE, Daemon, eventually
+from processes import DEADLINE, Daemon, eventually, lasting_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,10 +22,8 @@ STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lo
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """One daemon for the whole file; each end is a separate run."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        one = Daemon(Path(directory))
+    with lasting_daemon() as one:
         yield one
-        one.stop()
 
 
 @pytest.fixture

@@ -181,9 +181,9 @@ def clock_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def clock(place: Path, clock_library: Path) -> MovedClock:
-    """The clock of the daemons of `start_with_clock`."""
-    return MovedClock(place, clock_library)
+def clock(clock_library: Path) -> MovedClock:
+    """The clock of the daemons of `start_with_clock`, which one fork server has."""
+    return MovedClock(clock_library.parent, clock_library)
 
 
 @pytest.fixture

@@ -172,6 +172,7 @@ def test_while_a_worker_is_replaced_for_a_lost_gpu_no_other_is_reported_as_down(
     assert all(down <= {"1"} for down in downs)
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_driver_that_is_unloaded_leaves_its_gpus_at_0_and_comes_back(
     watched: Daemon, training: Process, scenario: Scenario
 ) -> None:

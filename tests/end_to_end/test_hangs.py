@@ -129,7 +129,7 @@ HANGS = (
 )
 """Fault, ranks and the faulty one of each hang, of 1 to 4 ranks."""
 
-FEW = (0, 2, 3, 5, 6, 9, 11, 14, 20, 22)
+FEW = (0, 2, 3, 5, 6, 9, 10, 13, 19, 21)
 """Those of each kind."""
 
 

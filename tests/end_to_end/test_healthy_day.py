@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 RANKS = 8
 STEP_SECONDS = 3.0
 TICK_SECONDS = 5
-EVAL_STEPS, EVAL_SECONDS = 200, 60
-CHECKPOINT_STEPS, CHECKPOINT_SECONDS = 400, 25
+EVAL_STEPS, EVAL_SECONDS = 100, 60
+CHECKPOINT_STEPS, CHECKPOINT_SECONDS = 200, 25
 GIB = 2.0**30
 PUSHED = 5
 
@@ -113,7 +113,7 @@ class Job:
 
 
 def test_eight_healthy_ranks_raise_nothing_above_info(whole: InProcessDaemon, count: Callable[[int, int], int]) -> None:
-    minutes = count(24, 24 * 60)  # a checkpoint and two evaluations at least
+    minutes = count(14, 24 * 60)  # a checkpoint and two evaluations at least
     job = Job(whole)
     while whole.after < minutes * 60:
         job.train()

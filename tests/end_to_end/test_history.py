@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from end_to_end.conftest import finish
-from processes import DEADLINE, Daemon, alarms, clean_environ, command, eventually, run
+from processes import DEADLINE, LEAN, Daemon, alarms, clean_environ, command, eventually, run
 
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from end_to_end.conftest import Process
 
-QUIET = ("--no-collector.gpu", "--sample.interval=100ms")
+QUIET = ("--no-collector.gpu", "--no-collector.process", *LEAN, "--sample.interval=250ms")
 PATIENT = {"TRACKSIDE_FLUSH_TIMEOUT": "60"}
 """Only a test that fails lets a training wait for so long at its end."""
 

@@ -116,6 +116,7 @@ def test_a_nan_is_over_by_itself_with_the_times_that_are_shipped(
     assert len(road.letters_about(PAGE, NAN)) == 1
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_64_ranks_are_one_message_and_a_killed_process_is_another(
     daemon: Daemon,
     start_road: Callable[..., Road],

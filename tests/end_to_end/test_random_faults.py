@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pytest
 from end_to_end.conftest import finish
 from end_to_end.test_history import PATIENT, counted, stored_samples
 from processes import eventually
@@ -148,6 +149,7 @@ class RandomFaults:
         self._restart(signal.SIGTERM)
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_ranks_lose_at_most_the_tail_of_a_killed_client_whatever_happens(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DEADLINE, ROOT, Daemon, eventually
+from processes import DEADLINE, LEAN, ROOT, Daemon, eventually, lasting_daemon
 
 from trackside_daemon.nvml.readers.host_pids import PROC, in_host_pid_namespace
 
@@ -30,10 +28,8 @@ THIRD = "GPU-00000000-0000-0000-0000-000000000003"
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """One daemon for all tests."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        running = Daemon(Path(directory), "--collector.gpu.simulate=4", "--sample.interval=250ms")
+    with lasting_daemon("--collector.gpu.simulate=4", "--sample.interval=250ms", *LEAN) as running:
         yield running
-        running.stop()
 
 
 def rank_info(daemon: Daemon, run: str) -> list[str]:
@@ -78,7 +74,7 @@ def test_the_joins_that_the_page_of_gpus_shows_are_answered(
     start_prometheus: Callable[..., Prometheus],
 ) -> None:
     by_rank, by_process = re.findall(r"^trackside_gpu_.* \* .*$", (ROOT / "docs/gpu.md").read_text(), re.MULTILINE)
-    daemon = start_daemon("--sample.interval=250ms")
+    daemon = start_daemon("--sample.interval=250ms", *LEAN)
     training = start_training(daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="joined", CUDA_VISIBLE_DEVICES="0")
     scenario.set(f"1 nvmlDeviceGetComputeRunningProcesses_v3 {training.pid} {GIB}")
     gpu = "1" if in_host_pid_namespace(PROC) else "0"  # tests in a container go by what the training says

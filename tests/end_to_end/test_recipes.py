@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from processes import ROOT, clean_environ, eventually
+from processes import ROOT, clean_environ, eventually, start
 
 if TYPE_CHECKING:
     import pytest
@@ -30,7 +29,7 @@ def test_they_run_as_they_stand_there(daemon: Daemon, capsys: pytest.CaptureFixt
     token = (daemon.directory / "push.token").read_text(encoding="utf-8").strip()
     options = {"base_url": f"{daemon.url}/api/v1", "headers": {"Authorization": f"Bearer {token}"}}
     trainings = [
-        subprocess.Popen([sys.executable, "-c", TRAINING, name, daemon.endpoint], env=clean_environ())
+        start([sys.executable, "-c", TRAINING, name, daemon.endpoint], env=clean_environ())
         for name in ("steady", "diverging")
     ]
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from processes import Daemon, eventually
+from processes import LEAN, Daemon, eventually
 
 import trackside
 
@@ -26,7 +26,7 @@ def test_a_rule_on_a_pushed_key_fires_over_the_daemon_s_death(
 ) -> None:
     file = tmp_path / "trackside.yml"
     file.write_text(f"alerts: {{thresholds: {{gpu-memory-ratio: 0.5}}, rules: [{OWN}]}}\n", encoding="utf-8")
-    options = ["--collector.gpu.simulate=2", "--sample.interval=200ms", f"--config.file={file}"]
+    options = ["--collector.gpu.simulate=2", "--sample.interval=250ms", *LEAN, f"--config.file={file}"]
     daemon = start_daemon(*options)
     with trackside.init("poor", id="poor-1", endpoint=daemon.endpoint) as run:
         run.push(step=1, reward=0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,12 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from end_to_end.slurm import Slurm
-from processes import DEADLINE, ROOT, clean_environ, command, eventually
+from processes import DEADLINE, ROOT, Daemon, clean_environ, command, eventually, lasting_daemon, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from processes import Daemon
 
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("slurmctld", "slurmd", "sbatch"))), reason="slurmctld and slurmd are not installed"
@@ -35,10 +34,12 @@ trackside.finish()
 
 
 WRITTEN = """
-import os, psutil, signal, subprocess
+import os, psutil, signal, sqlite3, time
 at = os.environ["TRACKSIDE_ENDPOINT"].removesuffix("/push.sock").removeprefix("ipc://")
-told = ["trackside", "runs", f"--storage.path={at}/history", "--json"]
-while '"finished"' not in subprocess.run(told, capture_output=True, text=True).stdout: pass
+history = sqlite3.connect(f"file:{at}/history/history.db?mode=ro", uri=True)
+while history.execute("SELECT state FROM run").fetchall() != [("finished",)]:
+    time.sleep(0.05)
+history.close()
 flag = "--push.endpoint=" + os.environ["TRACKSIDE_ENDPOINT"]
 found = [one for one in psutil.process_iter(["cmdline", "create_time"]) if flag in (one.info["cmdline"] or ())]
 daemon = min(found, key=lambda one: one.info["create_time"]).pid  # the others are its children
@@ -53,13 +54,13 @@ def left(job: str) -> Path:
     return Path(f"/tmp/trackside-{os.getuid()}-{job}")
 
 
-def stored_run(slurm: Slurm, directory: Path, job: str) -> tuple[str, str]:
+def stored_run(directory: Path, job: str) -> tuple[str, str]:
     """Return the name and the state of the one run that a job's daemon has kept."""
     kept = directory / "trackside" / job / "gpu1"
-    shown = slurm.run([*command("runs", f"--storage.path={kept}", "--json")], clean_environ())
+    shown = run(command("runs", f"--storage.path={kept}", "--json"))
     assert shown.returncode == 0, shown.stderr + (directory / "job.out").read_text()
-    (run,) = json.loads(shown.stdout)["runs"]
-    return run["name"], run["state"]
+    (found,) = json.loads(shown.stdout)["runs"]
+    return found["name"], found["state"]
 
 
 def script(path: Path, *lines: str) -> Path:
@@ -93,6 +94,13 @@ def slurm(called: Path) -> Iterator[Slurm]:
     running.stop()
 
 
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One daemon for all jobs that do not bring one."""
+    with lasting_daemon() as one:
+        yield one
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """The directory that a job is submitted from, with a training, and the command `trackside` on its PATH."""
@@ -118,8 +126,7 @@ def test_a_run_has_the_name_and_the_id_of_its_job(
 ) -> None:
     asked = {**environ, "TRACKSIDE_ENDPOINT": daemon.endpoint}
     job = slurm.submit(directory, BATCH, asked, "--job-name=gpt small")
-    found = next(name for name in daemon.series() if name.startswith("trackside_training_run_info"))
-    assert f'job_id="{job}"' in found
+    (found,) = (name for name in daemon.series() if f'job_id="{job}"' in name and "_run_info{" in name)
     assert f'run="gpt small-{job}"' in found
     assert slurm.reason() == ""
 
@@ -187,11 +194,14 @@ def test_they_do_no_harm_where_nothing_is_there(name: str, tmp_path: Path) -> No
     assert done.returncode == 0
 
 
-def test_a_job_brings_its_own_daemon_and_stores_its_history(
+def test_a_job_brings_its_own_daemon_whichever_step_that_is_and_stores_its_history(
     slurm: Slurm, directory: Path, environ: dict[str, str]
 ) -> None:
-    job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ)
-    assert stored_run(slurm, directory, job) == (f"gpt-small-{job}", "finished")
+    begin = "# The daemons are a step"
+    text, count = re.subn(begin, f"srun true\n{begin}", (SCRIPTS / "train.sbatch").read_text())
+    assert count == 1
+    job = slurm.submit(directory, text, environ)
+    assert stored_run(directory, job) == (f"gpt-small-{job}", "finished")
     assert not left(job).exists()
 
 
@@ -199,21 +209,13 @@ def test_a_job_of_an_array_is_stored_by_the_name_of_its_run(
     slurm: Slurm, directory: Path, environ: dict[str, str]
 ) -> None:
     job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ, "--job-name=sweep", "--array=3")
-    assert stored_run(slurm, directory, f"{job}_3") == (f"sweep-{job}_3", "finished")
-
-
-def test_the_daemon_of_a_job_is_ended_whichever_step_it_is(
-    slurm: Slurm, directory: Path, environ: dict[str, str]
-) -> None:
-    later = (SCRIPTS / "train.sbatch").read_text().replace("# A step of", "srun true\n# A step of")
-    job = slurm.submit(directory, later, environ, "--job-name=later")
-    assert stored_run(slurm, directory, job) == (f"later-{job}", "finished")
+    assert stored_run(directory, f"{job}_3") == (f"sweep-{job}_3", "finished")
 
 
 def test_the_history_of_a_killed_daemon_is_stored(slurm: Slurm, directory: Path, environ: dict[str, str]) -> None:
     (directory / "train.py").write_text(TRAINING + WRITTEN + "os.kill(daemon, signal.SIGKILL)\n")
     job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ)
-    assert stored_run(slurm, directory, job) == (f"gpt-small-{job}", "finished")
+    assert stored_run(directory, job) == (f"gpt-small-{job}", "finished")
 
 
 @AS_ROOT
@@ -224,7 +226,7 @@ def test_a_daemon_that_hangs_delays_no_job_and_the_epilog_stores_what_it_has_wri
     soon = (SCRIPTS / "train.sbatch").read_text().replace("timeout 30 tail", "timeout 1 tail")
     job = slurm.submit(directory, soon, environ, "--job-name=hangs")
     eventually(lambda: not left(job).exists())
-    assert stored_run(slurm, directory, job) == (f"hangs-{job}", "finished")
+    assert stored_run(directory, job) == (f"hangs-{job}", "finished")
 
 
 @AS_ROOT

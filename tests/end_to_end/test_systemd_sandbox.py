@@ -85,7 +85,7 @@ def start(enter: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     started: list[Service] = []
 
     def begin() -> tuple[Service, str]:
-        flags = ("--web.listen-address=127.0.0.1:0", "--collector.gpu.simulate=2", "--sample.interval=200ms")
+        flags = ("--web.listen-address=127.0.0.1:0", "--collector.gpu.simulate=2", "--sample.interval=500ms")
         confined = [sys.executable, str(ROOT / "tests/deploy/confine.py"), str(PLACE / "trackside.service")]
         environ = {"RUNTIME_DIRECTORY": "/run/trackside", "HOME": "/var/lib/trackside", "USER": "trackside"}
         full = [*enter, *launcher(USER), *confined, *command("daemon", *flags)]

@@ -106,6 +106,7 @@ def run(secured: Secured, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_prometheus_scrapes_while_silent_connections_are_open(
     secured: Secured, start_prometheus: Callable[..., Prometheus]
 ) -> None:
@@ -211,6 +212,7 @@ def test_certificates_and_their_authorities_rotate_while_prometheus_scrapes(
     assert prometheus.value('min_over_time(up{job="trackside"}[1h])') == 1
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_users_rotate_while_prometheus_scrapes(secured: Secured, start_prometheus: Callable[..., Prometheus]) -> None:
     password = secured.directory / "password"
     password.write_text("scrape")

@@ -161,6 +161,7 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     assert "Traceback" not in top.screen()
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_without_colour_nothing_but_words_comes(
     daemon: Daemon, start_training: Callable[..., subprocess.Popen[str]], terminal: Callable[..., Terminal]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every alert has a failure that makes it fire, and a quiet run in which none fires: `ROWS` names the test.
+"""Every alert has a failure that makes it fire, and under --soak a quiet run in which none fires: `ROWS` names the test.
 
 All that needs real processes runs at once under one daemon, so that the waits overlap.
 """
@@ -182,15 +182,19 @@ def trouble(daemon: Daemon) -> list[tuple[str, str]]:
 
 
 class Stage:
-    """A daemon with faulty simulated GPUs and failing trainings, and a second one where all is well."""
+    """A daemon with faulty simulated GPUs and failing trainings, and on request a second one where all is *well*."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, well: bool) -> None:
         self.ill = Daemon(made(place / "ill"), *GPU_FLAGS, environ={**SETTINGS, "PYTHONPATH": str(SOON_XIDS)})
-        self.well = Daemon(made(place / "well"), GPU_FLAGS[0], environ=SETTINGS)
         self.values = [start(self.ill, "failing_runs.py", *which) for which in BOTH]
-        self.quiet = [start(self.well, "failing_runs.py", "quiet", *which) for which in BOTH]
         self.ranks = self._pair(self.ill, place / "store", 0.01)
-        self.calm = self._pair(self.well, place / "calm", 0.04)
+        self.well: list[Daemon] = []
+        self.quiet: list[Popen[str]] = []
+        if well:
+            daemon = Daemon(made(place / "well"), GPU_FLAGS[0], environ=SETTINGS)
+            self.well = [daemon]
+            self.quiet = [start(daemon, "failing_runs.py", "quiet", *which) for which in BOTH]
+            self.ranks += self._pair(daemon, place / "calm", 0.04)
 
     def _pair(self, daemon: Daemon, store: Path, seconds: float) -> list[Popen[str]]:
         about = {"TRACKSIDE_RUN_ID": "pair", "TRACKSIDE_RUN_NAME": "pair", "WORLD_SIZE": "2"}
@@ -200,9 +204,9 @@ class Stage:
     def close(self) -> None:
         """End all trainings, and all daemons even if a training has ended otherwise: without PyTorch some do."""
         with ExitStack() as stack:
-            for daemon in (self.ill, self.well):
+            for daemon in (self.ill, *self.well):
                 stack.callback(daemon.stop)
-            for training in (*self.values, *self.quiet, *self.ranks, *self.calm):
+            for training in (*self.values, *self.quiet, *self.ranks):
                 stack.callback(end, training)
 
 
@@ -213,16 +217,16 @@ def made(place: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        found = Stage(Path(directory))
+        found = Stage(Path(directory), well=request.config.getoption("--soak"))
         yield found
         found.close()
 
 
 def test_gloo_ranks_of_which_one_is_slow_and_then_stays_away(stage: Stage) -> None:
     pytest.importorskip("torch")
-    for rank in (*stage.ranks, *stage.calm):
+    for rank in stage.ranks:
         await_line(rank, "trains")
     send_line(stage.ranks[1], "slow")
     (alert,) = eventually(lambda: alerts(stage.ill, "StragglerRank"), 2 * DEADLINE)
@@ -281,10 +285,11 @@ def test_simulated_gpus(stage: Stage, alert: str, gpu: str) -> None:
     assert {one["labels"]["gpu"] for one in found} == {gpu}
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_healthy_training_beside_them_is_not_notified(stage: Stage) -> None:
     """The quiet runs are as long: they began with the others and end after them."""
     for training in stage.quiet:
         await_line(training, "done")
-    finished = len(OF_VALUES)
-    eventually(lambda: [run["state"] for run in stage.well.api("runs").json()["runs"]].count("finished") == finished)
-    assert trouble(stage.well) == []
+    finished, [well] = len(OF_VALUES), stage.well
+    eventually(lambda: [run["state"] for run in well.api("runs").json()["runs"]].count("finished") == finished)
+    assert trouble(well) == []

@@ -263,6 +263,25 @@ def test_each_sink_s_last_report_of_an_alert_is_stored_without_secrets(
         assert alert_reader.ended(connection, 9.5, 9.5) == []
 
 
+def test_an_alert_that_returns_has_neither_its_recovery_nor_the_verdict_of_before(bench: Bench) -> None:
+    bench.open(ONE)
+    stall = Alert("TrainingStalled", "warning", 5.0, "run", {"a": "2"}, "s", evidence={"since": 4.0})
+
+    def stored() -> dict[str, Any]:
+        with bench.database.reading() as connection:
+            (found,) = alert_reader.firing(connection, 9.0)
+        return dict(found.evidence)
+
+    bench.apply(
+        stall, AlertNote("TrainingStalled", 5.0, "run", {"a": "2"}, {"conclusion": "late", "hang": {"kind": "silent"}})
+    )
+    judged = {"since": 4.0, "conclusion": "late"}
+    bench.apply(replace(stall, evidence={**judged, "recovered": 6.0}))
+    assert stored() == {**judged, "recovered": 6.0, "hang": {"kind": "silent"}}
+    bench.apply(replace(stall, evidence={"since": 7.0}))
+    assert stored() == {"since": 7.0}
+
+
 def test_what_was_sampled_of_the_machine_is_a_series_of_its_own(bench: Bench) -> None:
     values = {'trackside_gpu{gpu="0"}': 1.5, "trackside_cpu": inf}
     for number in range(600):

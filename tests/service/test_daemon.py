@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import processes
 import pytest
-from processes import DEADLINE, clean_environ, command, eventually, http
+from processes import DEADLINE, LEAN, clean_environ, command, eventually, http
 from wire_messages import Client, FakeSession
 
 from trackside.wire import Heartbeat
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from processes import Daemon
 
-QUIET = ("--no-collector.gpu", "--sample.interval=100ms")
+QUIET = ("--no-collector.gpu", "--no-collector.process", *LEAN, "--sample.interval=250ms")
 
 
 @pytest.fixture

@@ -261,6 +261,36 @@ def test_only_alerts_about_hangs_that_begin_or_get_worse_are_judged(scene: Scene
     assert len(scene.notes) == 3
 
 
+def test_the_verdict_on_a_hang_is_not_that_on_the_next_one_of_its_alert(scene: Scene) -> None:
+    begun = Alert("TrainingStalled", "warning", NOW, "net-1", {"run": "net"}, evidence={"since": NOW})
+    again = {"since": NOW + 9, "occurrences": [{"number": 2, "time": NOW + 9}]}
+    asked: list[int] = []
+
+    def ask(*of: Any, **more: Any) -> tuple[frozenset[int], Sequence[RankAnswer]]:
+        asked.append(1)
+        if len(asked) == 2:  # the run went on, and hangs again
+            scene.answers = {0: [flight(40)], 1: [flight(39, ends=True, line=5)]}
+            scene.hangs.accept(Batch("alerts", records=[replace(begun, severity="critical", evidence=again)]))
+        return found if len(asked) == 2 else scene.ask(*of, **more)
+
+    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)]}
+    found = scene.ask("flight?", "net-1")
+    scene.hangs._ask = cast("AskRanks", ask)
+    scene.hangs.accept(Batch("alerts", records=[begun]))
+    eventually(lambda: len(scene.notes) >= 1)
+    scene.hangs._threads.shutdown()
+    assert [note.evidence["hang"]["sequence"] for note in scene.notes] == [40]
+
+
+def test_of_a_rank_that_fell_silent_after_another_its_own_progress_counts(scene: Scene) -> None:
+    """The label of the alert, which still fires, names the other."""
+    scene.answers = {0: [flight(9)], 1: [flight(number) for number in range(9)]}
+    alert = Alert("RankSilent", "warning", NOW, "net-1", {"run": "net", "rank": "1"}, evidence={"ranks": {"0": {}}})
+    scene.hangs.accept(Batch("alerts", records=[alert]))
+    scene.hangs._threads.shutdown()
+    assert len(scene.notes) == 1
+
+
 def test_an_answer_that_breaks_a_verdict_is_logged_and_costs_no_other(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -67,6 +67,7 @@ PLACES = {
         {"model/time_ledger.py"},
     ),
     "the spread of normal values by their median distance": (r"\b1\.4826", {"model/robust.py"}),
+    "how far the clock of another machine may be ahead": (r"AHEAD_SECONDS = ", {"model/records.py"}),
     # The client imports nothing of the daemon. The others read the lines of pushes and of W&B, whose values have types.
     "nested settings as one list": (
         r"def _?flat(tened)?\(",

@@ -404,6 +404,25 @@ def test_a_run_gets_a_name_notes_and_tags_when_it_has_ended(site: Site, api: Cal
     assert refused(site, "runs/nobody/about", "POST", json={})[0] == 404
 
 
+def test_notes_that_others_have_changed_since_an_edit_began_are_not_overwritten(
+    site: Site, api: Callable[[str], Any]
+) -> None:
+    stored_run(site, {"loss": [1.0]}, run="id-1")
+
+    def write(**body: str) -> int:
+        return int(site.client().ask("POST", "/api/v1/runs/id-1/about", headers=site.key, json=body).status_code)
+
+    assert write(notes="theirs", notes_before="") == 200
+    status, message = refused(
+        site, "runs/id-1/about", "POST", json={"notes": "mine", "notes_before": "", "tags": ["x"]}
+    )
+    assert (status, message) == (409, "others have changed the notes meanwhile; they are now: theirs")
+    assert (api("runs/id-1")["notes"], api("runs/id-1")["tags"]) == ("theirs", [])
+    assert write(notes="theirs", notes_before="") == 200, "it is the same"
+    assert write(notes="mine", notes_before="theirs") == write(notes="anything") == 200
+    assert api("runs/id-1")["notes"] == "anything"
+
+
 def test_a_run_is_annotated_at_a_step_or_a_time(site: Site, api: Callable[[str], Any]) -> None:
     stored_run(site, {"loss": [2.0, 1.0]}, run="id-1")
 

@@ -3,15 +3,19 @@
 PyTorch itself records: its library libkineto polls the daemon's socket, and this client records only where it cannot.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trackside.wire import OptimizerSteps
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from trackside.wire import OptimizerSteps
 
 # Minor versions. Others are left alone: 2.1 to 2.4 crash at the start (pytorch#125705), 2.7 did with CUDA (pytorch#163545).
 TESTED = ("2.10", "2.13", "2.15")
@@ -113,6 +117,8 @@ def optimizer_steps(seconds: float) -> OptimizerSteps:
 
     PyTorch's profiler counts those of the next *seconds*.
     """
+    from trackside.wire import OptimizerSteps  # of which the ingest worker, which imports this, needs nothing
+
     with suppress(Exception):  # PyTorch is not there, or this part of it has changed
         tracked = sys.modules["torch.autograd.profiler"].KinetoStepTracker.current_step()
         skipped, counted = step_counter.ask(seconds)
@@ -140,6 +146,8 @@ def cancel_recording() -> None:
     if not directory or torch is None:
         return
     with suppress(Exception):  # the end of a training must not fail
+        from pathlib import Path  # the client has imported it, and the ingest worker needs none
+
         if any(Path(directory).glob(f"*/trace_*_{os.getpid()}.json.tmp")):
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
                 pass  # a profile of the process's own cancels all others

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from trackside.os_errors import os_error_text
+from trackside.patterns import pattern
 from trackside.training_log import warn
 
 MANIFEST = "checkpoint.json"  # written last: a folder without it is no checkpoint
@@ -23,9 +24,9 @@ VERSION = 1
 STALE_SECONDS = 86400.0  # age from which another machine's unfinished folder is deleted
 RETURN_SECONDS = 60.0  # age until which another machine's process may not have returned from its save
 
-_NAME = re.compile(r"step--?\d+(?:\.\d+)?", re.ASCII)
-_UNFINISHED = re.compile(r"\.(?:writing|deleting)-(.*)-step-[-\d.]+", re.ASCII)
-_OWNER = re.compile(r"(.*)-(\d+)", re.ASCII)
+_NAME = pattern(r"step--?\d+(?:\.\d+)?", re.ASCII)
+_UNFINISHED = pattern(r"\.(?:writing|deleting)-(.*)-step-[-\d.]+", re.ASCII)
+_OWNER = pattern(r"(.*)-(\d+)", re.ASCII)
 _numbers = count(1)  # of the hidden folders of this process
 _in_use: set[str] = set()  # the names of those that it writes now
 _unlinked: set[Path] = set()  # the directories whose link cannot be moved

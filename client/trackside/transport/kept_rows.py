@@ -54,7 +54,7 @@ def encoded(counts: SessionTotals, rows: Sequence[Row]) -> bytes:
 def with_kept_rows(frames: list[bytes]) -> list[bytes]:
     """Return the frames of a batch with the rows that the frame behind them has; without them if they cannot be read."""
     try:
-        return _with_kept_rows(frames[:-1], _decode(frames[-1]))
+        return _with_kept_rows(frames[:-1], msgspec.msgpack.decode(frames[-1], type=KeptRows))
     except Exception:  # noqa: BLE001  anyone may have written them
         return frames[:-1]
 
@@ -89,4 +89,3 @@ def _plain(value: Any) -> Any:
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
-_decode = msgspec.msgpack.Decoder(KeptRows).decode

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trackside_daemon.alerts.inhibition import merged_labels
+from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.finding import SEVERITIES, Finding, Severity
@@ -24,6 +25,7 @@ ACCEPTED = "; has lasted, and counts as normal since "  # the same, of one that 
 _ENDS = ("recovered", "accepted")  # names of the evidence with the times of these
 MAX_NAMED = 8  # further ranks or keys that a summary names; the rest are counted
 CONCLUSION = "conclusion"  # name of the evidence whose sentence begins the description
+ADDITION = "addition"  # name of the evidence whose sentences end the description
 MAX_LOCATIONS = 10_000  # most locations that an alert remembers
 OCCURRENCES = "occurrences"  # name of the evidence with number, time and summary of each time that the problem came
 MAX_LISTED = 20  # most occurrences that the evidence lists: the first, and the newest ones
@@ -94,14 +96,18 @@ class ActiveAlert:
         """Add a finding of this alert, from the same or another location.
 
         The severity only increases while the alert fires. A finding that repeats an open one of the same time knows more
-        about it, so its description counts. A stall that returns is another one, so its evidence counts.
+        about it, so its description counts, and the last step of a process that died. A stall that returns is another one, so
+        its evidence counts.
 
         Returns:
             True if the severity has increased, the description has changed, or a critical problem has come again.
         """
         place = location(finding)
         before = self.open_findings.get(place)
-        again = self.alert in STALLS and before is None and self.recorded and place in self.locations
+        # One that an earlier daemon has recorded is the same, but ranks are asked again.
+        again = self.alert in STALLS and (
+            self.over_since is not None or (before is None and self.recorded and place in self.locations)
+        )
         critical_again = (place in self.locations or not finding.once) and self._return(finding, fires_until)
         # The next tick writes the longer list of ranks to the history.
         if place not in self.locations and len(self.locations) < MAX_LOCATIONS:
@@ -114,10 +120,13 @@ class ActiveAlert:
         else:
             self.open_findings[place] = finding
         worse = SEVERITIES.index(finding.severity) > SEVERITIES.index(self.severity)
-        better_known = before is not None and before.time == finding.time and before.description != finding.description
+        repeated = before if before is not None and before.time == finding.time else finding
+        further = self.alert in DEATHS and self.summary == repeated.summary != finding.summary
+        better_known = further or repeated.description != finding.description
+        if worse or further:
+            self.summary = finding.summary
         if worse:
             self.severities.append(finding.severity)
-            self.summary = finding.summary
             self.evidence |= finding.evidence
         if again:
             kept = {name: self.evidence[name] for name in (CORRELATION, OCCURRENCES) if name in self.evidence}
@@ -170,14 +179,18 @@ class ActiveAlert:
         return True
 
     def conclude(self, evidence: Mapping[str, Any]) -> bool:
-        """Begin the description with what the gathered evidence shows; return False if that is nothing new.
+        """Begin and end the description with what the gathered evidence shows; return False if that is nothing new.
 
-        An empty conclusion says that there is none to wait for.
+        An empty text says that there is none to wait for.
         """
-        text = evidence.get(CONCLUSION)
-        if text is None or text == self.evidence.get(CONCLUSION) or (not text and CONCLUSION in self.evidence):
+        new = {
+            name: evidence[name]
+            for name in (CONCLUSION, ADDITION)
+            if name in evidence and (name not in self.evidence or evidence[name] not in {"", self.evidence[name]})
+        }
+        if not new:
             return False
-        self.evidence[CONCLUSION] = text
+        self.evidence |= new
         self.recorded = False
         return True
 
@@ -203,7 +216,7 @@ class ActiveAlert:
             self.run,
             self.labels,
             self.summary + self._again() + self._others() + self._recovery(),
-            " ".join(filter(None, (self.evidence.get(CONCLUSION), self.description))),
+            " ".join(filter(None, (self.evidence.get(CONCLUSION), self.description, self.evidence.get(ADDITION)))),
             self.ended,
             self.evidence,
             self.silenced,
@@ -271,7 +284,9 @@ def finding_of(record: Alert) -> Finding:
         tuple(sorted(record.labels.items())),
         record.started,
         first_summary(record),
-        record.description.removeprefix(str(record.evidence.get(CONCLUSION, ""))).lstrip(),
+        record.description.removeprefix(str(record.evidence.get(CONCLUSION, "")))
+        .removesuffix(str(record.evidence.get(ADDITION, "")))
+        .strip(),
         run=record.run,
         evidence=record.evidence,
     )

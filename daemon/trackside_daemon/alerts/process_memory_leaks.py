@@ -15,7 +15,7 @@ from trackside_daemon.alerts.rules.evaluation import TICK
 from trackside_daemon.alerts.rules.vector import Labels
 from trackside_daemon.detectors.base import Column, Context, Detection
 from trackside_daemon.detectors.memory_leak import MemoryLeak
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.model.families import cgroup, host, process
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families.training import STEP
@@ -61,9 +61,9 @@ class MemoryUse(NamedTuple):
 class _FollowedMemory:
     """Memory of one rank, on the host or on one GPU, with its detector."""
 
-    def __init__(self, use: MemoryUse, grew: float) -> None:
+    def __init__(self, use: MemoryUse, thresholds: DetectorThresholds) -> None:
         self.use = use
-        self.detector = MemoryLeak(grew=grew)
+        self.detector = MemoryLeak(thresholds)
         self.seen = 0.0
         self.leaks = False
 
@@ -73,7 +73,7 @@ class ProcessLeaks:
 
     Args:
         state: Newest values of all families.
-        grew: Least growth that counts, as a share of the used memory.
+        thresholds: That of the least growth counts.
         clock: Monotonic clock, in seconds, which the state uses too.
         wall: Unix time, in seconds, for the findings.
     """
@@ -81,13 +81,13 @@ class ProcessLeaks:
     def __init__(
         self,
         state: State,
-        grew: float = DEFAULTS.leak_ratio,
+        thresholds: DetectorThresholds = DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         most: int = MAX_PROCESSES,
     ) -> None:
         self._state = state
-        self._grew = grew
+        self._thresholds = thresholds
         self._most = most
         self._clock = clock
         self._wall = wall
@@ -156,7 +156,7 @@ class ProcessLeaks:
         if followed is None:
             if len(self._followed) >= self._most:
                 return
-            followed = self._followed[key] = _FollowedMemory(use, self._grew)
+            followed = self._followed[key] = _FollowedMemory(use, self._thresholds)
         followed.seen = now
         followed.detector.limit = use.used + available if use.alert == HOST and available else inf
         for detection in followed.detector.evaluate(Column((step,), (self._wall(),), (use.used,)), self._context):

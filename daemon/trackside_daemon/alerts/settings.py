@@ -1,7 +1,5 @@
 """The settings of alerts: thresholds of the built-in ones, custom rules and sinks."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Literal
 
@@ -117,7 +115,7 @@ class RuleSection(Section):
         return f"{self.alert} ({series} {bound or f'below {self.below:g}'}{lasting})"
 
     @model_validator(mode="after")
-    def _one_condition(self) -> RuleSection:
+    def _one_condition(self) -> "RuleSection":
         bounds = [name for name in ("above", "below") if getattr(self, name) is not None]
         bounds += ["absent"] * self.absent
         if len(bounds) != 1:

@@ -57,10 +57,8 @@ class CollectiveAlerts:
         """Continue an alert that fired when an earlier daemon ended, until it is found again or `KEPT_SECONDS` are over."""
         if alert.alert != ALERT:
             return
-        labels = tuple(sorted(alert.labels.items()))
         subject = _subject(alert.labels, str(alert.evidence.get("kind", "")))
-        texts = alert.summary, alert.description
-        self._firing[subject] = Finding(ALERT, "warning", labels, alert.started, *texts, run=alert.run)
+        self._firing[subject] = alert.as_finding(alert.started)
         self._restored[subject] = self._clock() + KEPT_SECONDS
 
     def accept(self, batch: Batch) -> list[Finding]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from trackside_daemon.causes.cause import Cause, Kind, LostTime, series_evidence
-from trackside_daemon.causes.readings import LEAST_WAIT, Level, Neighbour, Readings, Rise, SeriesLevel
+from trackside_daemon.causes.readings import LEAST_WAIT, Level, Neighbour, Readings, Rise, SeriesLevel, named
 from trackside_daemon.model.families import cgroup, host, process, training
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.text import byte_size, duration, number
@@ -62,14 +62,16 @@ def _waits(readings: Readings) -> Iterator[Rise]:
     more = others.rose(LEAST_CPUS) or (others.now - usual > LEAST_CPUS and not own.rose(LEAST_CPUS))
     if free != NOTHING and more:
         before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
-        text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}{_users(readings)}; {waits.text}"
+        text = (
+            f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}{users(readings.neighbours)}; {waits.text}"
+        )
         yield Rise("cpu_neighbour", text, waits.share, others)
         return
     # On busy CPUs those that have come displace others, or wait for one CPU of many.
     age = readings.slow.ended - readings.slow.began + NEW_SECONDS
     new = [one for one in readings.neighbours if one.age < age]
     if (used := sum(one.cpus for one in new)) >= LEAST_CPUS:
-        text = f"other processes that have begun use {used:.1f} of {cpus:.0f} CPUs{_users(readings, new)}"
+        text = f"other processes that have begun use {used:.1f} of {cpus:.0f} CPUs{users(new)}"
         yield waits._replace(cause="cpu_neighbour", text=f"{text}; {waits.text}")
         return
     itself = f", and the training itself uses {own.now:.1f} of {cpus:.0f} CPUs" if own.rose(LEAST_CPUS) else ""
@@ -80,10 +82,10 @@ def _count(readings: Readings) -> float:
     return max((one.points[-1][1] for one in readings.series(host.CPUS)), default=1.0)
 
 
-def _users(readings: Readings, neighbours: Sequence[Neighbour] | None = None) -> str:
+def users(neighbours: Sequence[Neighbour]) -> str:
     """Return a clause that names the processes that use most CPU time; empty without any."""
-    named = readings.heaviest(lambda one: one.cpus, NAMED_CPUS, lambda cpus: f"{cpus:.1f} CPUs", neighbours)
-    return f": {named}" if named else ""
+    using = named(neighbours, lambda one: one.cpus, NAMED_CPUS, lambda cpus: f"{cpus:.1f} CPUs")
+    return f": {using}" if using else ""
 
 
 def _of_all(readings: Readings, family: Metric) -> list[SeriesLevel]:
@@ -150,8 +152,8 @@ NAMED_BYTES = 1e9  # memory of a process that is named as one of the others
 
 
 def _memory_pressure(readings: Readings) -> Iterator[Rise]:
-    named = readings.heaviest(lambda one: one.resident, NAMED_BYTES, byte_size)
-    others = f"; the largest other processes: {named}" if named else ""
+    largest = named(readings.neighbours, lambda one: one.resident, NAMED_BYTES, byte_size)
+    others = f"; the largest other processes: {largest}" if largest else ""
     what = "the share of time in which tasks of this machine wait for memory"
     yield from readings.longer("memory_pressure", what, host.MEMORY_WAITING, more=others)
 
@@ -199,8 +201,8 @@ def _io_pressure(readings: Readings) -> Iterator[Rise]:
     blocked = any(level.rose(0.5) for _, level in readings.of(process.WORKERS_BLOCKED))
     waited = max(map(readings.share, data), default=0.0)
     name, where = ("slow_storage", ", and the training waits for data") if data else ("io_pressure", "")
-    named = readings.heaviest(lambda one: one.io, LEAST_IO, lambda rate: f"{byte_size(rate)}/s")
-    others = f"; other processes that read and write: {named}" if named else ""
+    readers = named(readings.neighbours, lambda one: one.io, LEAST_IO, lambda rate: f"{byte_size(rate)}/s")
+    others = f"; other processes that read and write: {readers}" if readers else ""
     what = "the share of time in which tasks of this machine wait for storage"
     waiting = list(readings.longer(name, what, host.IO_WAITING, more=where + others))
     for rise in waiting:

@@ -12,7 +12,7 @@ from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.families import gpu, process, training
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.robust import middle_and_spread
-from trackside_daemon.model.text import percent
+from trackside_daemon.model.text import percent, shown
 
 Points = Sequence[tuple[float, float]]
 
@@ -236,20 +236,16 @@ class Readings(NamedTuple):
         left = level.now / level.usual
         return self.rise(cause, what, level, form, more=more)._replace(share=min(1.0, (1 - left) / self.slow.lost))
 
-    def heaviest(
-        self,
-        use: Callable[[Neighbour], float],
-        least: float,
-        form: Callable[[float], str],
-        among: Sequence[Neighbour] | None = None,
-    ) -> str:
-        """Return the other processes that use most of something, at *least* so much, with their use; empty without any."""
-        using = [one for one in (self.neighbours if among is None else among) if use(one) >= least]
-        most = sorted(using, key=lambda one: -use(one))[:NAMED]
-        return ", ".join(f"{one.command} (pid {one.pid}, {form(use(one))})" for one in most)
-
     def _level(self, one: Resource) -> Level | None:
         return (counter_level if one.family.endswith("_total") else gauge_level)(one.points, self.slow)
+
+
+def named(
+    neighbours: Sequence[Neighbour], use: Callable[[Neighbour], float], least: float, form: Callable[[float], str]
+) -> str:
+    """Return the processes that use most of something, at *least* so much, with their use; empty without any."""
+    most = sorted((one for one in neighbours if use(one) >= least), key=lambda one: -use(one))[:NAMED]
+    return ", ".join(f"{shown(one.command)} (pid {one.pid}, {form(use(one))})" for one in most)
 
 
 def _is_about(labels: Mapping[str, str], ranks: Sequence[RankPlace]) -> bool:

@@ -13,8 +13,9 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -146,8 +147,15 @@ def load(model: type[AnySettings], file: Path | None = None, flags: Mapping[str,
         ConfigError: The first error, in one line.
     """
     given = _Given(file, _read(file) if file is not None else {}, flags or {})
+    values = _merge(_merge(given.values, _environment(model)), given.flags)
+    # A section builds its validators when it first validates something, and for those that nobody has set that would take long.
+    with suppress(ValidationError):  # that of the whole names what is wrong everywhere
+        kinds = ((name, _section(model.model_fields.get(name))) for name in values)
+        parts: dict[str, Any] = {name: kind.model_validate(values[name]) for name, kind in kinds if kind is not None}
+        if len(parts) == len(values):
+            return cast("AnySettings", model.model_construct(None, **parts))
     try:
-        return model(**_merge(_merge(given.values, _environment(model)), given.flags))
+        return model(**values)
     except ValidationError as error:
         found = [_explain(problem, model, given) for problem in error.errors()[:MOST_ERRORS]]
         raise ConfigError("; also: ".join(found)) from None

@@ -4,19 +4,13 @@ A detector follows one key of one rank. It gets the key's samples in order, many
 a detection at a sample depends only on that sample and those before it.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from trackside_daemon.model.finding import SEVERITIES
+from trackside.wire import Identity
+from trackside_daemon.model.finding import SEVERITIES, Severity
 from trackside_daemon.model.text import number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trackside.wire import Identity
-    from trackside_daemon.model.finding import Severity
 
 HUGE = 1e300  # larger numbers count as infinite: the sum of two could overflow
 RAISED_LATELY = 200  # steps during which a raised learning rate may be the cause of trouble
@@ -141,6 +135,7 @@ class Context:
         restarts: Steps of the losses of the key at hand that seem to be of a new model, and whether that is sure, or the training
             went back.
         slow: The slow steps so far, which `SlowStep` counts.
+        lost: Least seconds that slow steps lose.
         total_steps: The steps that the run is to make; None if it does not state them.
     """
 
@@ -153,6 +148,7 @@ class Context:
     gradients: dict[int, float] = field(default_factory=dict)
     restarts: dict[int, bool] = field(default_factory=dict)
     slow: SlowSteps = field(default_factory=SlowSteps)
+    lost: float = 0.0
     total_steps: int | None = None
 
     def rate_at(self, step: int) -> float | None:
@@ -208,6 +204,10 @@ class Streak:
 class Episode:
     """An alert of a detector, which fires from a report of it to its end, again and again.
 
+    Args:
+        alert: Its name.
+        back: Samples in a row without the trouble after which it is to end.
+
     Attributes:
         fires: It fires.
         severity: The severity that was reported last.
@@ -215,10 +215,10 @@ class Episode:
         calm: The last of them in a row that do not show the trouble.
     """
 
-    __slots__ = ("_alert", "calm", "fires", "seen", "severity")
+    __slots__ = ("_alert", "_back", "calm", "fires", "seen", "severity")
 
-    def __init__(self, alert: str) -> None:
-        self._alert = alert
+    def __init__(self, alert: str, back: int = 0) -> None:
+        self._alert, self._back = alert, back
         self.fires = False
         self.severity: Severity = "info"
         self.seen = self.calm = 0
@@ -230,10 +230,11 @@ class Episode:
         self.severity = severity
         return Detection(self._alert, severity, at, text, evidence=evidence or {})
 
-    def follow(self, *, calm: bool) -> None:
-        """Count a sample while it fires, which shows the trouble or is *calm*."""
+    def follow(self, *, calm: bool) -> bool:
+        """Count a sample while it fires, which shows the trouble or is *calm*; return whether it is to end."""
         self.seen += 1
         self.calm = self.calm + 1 if calm else 0
+        return calm and self.calm >= self._back
 
     def worsens(self, severity: Severity) -> bool:
         """Return whether a severity is higher than the one reported last."""

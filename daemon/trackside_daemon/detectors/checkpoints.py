@@ -1,24 +1,15 @@
 """Detect a run that has not saved a good checkpoint for too long."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterator
 from statistics import median
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.run_view import RunAlert
-from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.checkpoint import DAMAGED, reported_step
+from trackside_daemon.detectors.run_view import RunAlert, RunClock, RunProgress
+from trackside_daemon.model.checkpoint import DAMAGED, Checkpoint, reported_step
+from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.records import Event
 from trackside_daemon.model.text import duration
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.run_view import RunClock, RunProgress
-    from trackside_daemon.model.checkpoint import Checkpoint
-    from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.records import Event
 
 INTERVALS = 16  # number of recent intervals between checkpoints that are kept
 ENOUGH = 2  # intervals needed before a checkpoint can be overdue: three checkpoints
@@ -37,9 +28,7 @@ class CheckpointOverdue(RunAlert):
     alert = "CheckpointOverdue"
     ends = "run {run} has saved a checkpoint, or has ended"
 
-    def __init__(
-        self, run: RunProgress, overdue: float = DEFAULTS.checkpoint_ratio, least: float = DEFAULTS.checkpoint_after
-    ) -> None:
+    def __init__(self, run: RunProgress, overdue: float, least: float) -> None:
         super().__init__(run)
         self._overdue, self._least = overdue, least
         self._intervals: deque[float] = deque(maxlen=INTERVALS)

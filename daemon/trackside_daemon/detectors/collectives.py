@@ -4,19 +4,15 @@ The last rank to arrive waits for nobody, so the highest bandwidth of an operati
 a link is slow: that of the node all of whose operations are slow. If only the others' has fallen, they wait for this rank.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import exp, log
 from statistics import median
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 EVERY = 30.0  # seconds between two evaluations: the Inspector writes no faster
 LATEST = 5  # values of which the median counts, so that a single slow one is nothing

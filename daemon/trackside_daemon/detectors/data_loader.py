@@ -1,19 +1,11 @@
 """Detect a training that waits for its data because the data loader is slower than the GPU."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
-
-from trackside_daemon.detectors.run_view import RunAlert
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.run_view import RunAlert, RunClock, RunProgress
+from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.text import duration, percent
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.run_view import RunClock, RunProgress
-    from trackside_daemon.model.finding import Finding
 
 # A window has STEPS steps and LEAST_SECONDS or more, or SECONDS seconds and LEAST_STEPS or more.
 STEPS, LEAST_STEPS = 100, 5
@@ -30,7 +22,7 @@ class DataLoader(RunAlert):
     alert = "DataLoaderBottleneck"
     ends = "run {run} no longer waits for its data"
 
-    def __init__(self, run: RunProgress, share: float = DEFAULTS.data_wait_ratio) -> None:
+    def __init__(self, run: RunProgress, share: float) -> None:
         super().__init__(run)
         self._share = share
         self._began: float | None = None

@@ -1,21 +1,16 @@
 """Detect ranks that died, each with its cause. `ActiveAlerts` groups those of one run into one alert."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from trackside.wire import CLOSED
-from trackside_daemon.detectors.run_view import labels_of
+from trackside_daemon.detectors.run_view import RankProgress, RunClock, labels_of
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.recent import Recent
+from trackside_daemon.model.records import Alert, BatchIngested, Event
 from trackside_daemon.model.text import number
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from trackside_daemon.detectors.run_view import RankProgress, RunClock
-    from trackside_daemon.model.records import Alert, Event
 
 OLD = 900.0  # age in seconds above which a death is not reported
 SHOWN = 300.0  # seconds for which its alert fires, since nothing can be done to end it
@@ -24,6 +19,7 @@ FINISHED = 60.0  # seconds before the death of a rank in which another rank that
 ALERTS = ("TrainingProcessDied", "OomKilled")  # names of the alerts that this detector can raise
 
 OUT_OF_MEMORY = "OOM killed"
+AT_STEP = re.compile(r", at step [\d,]+( or later)?,(?= )")  # of a summary
 ABORT = "SIGABRT"  # the signal that a program sends itself
 # When the ranks of more runs of one user die within a minute, one alert has them all: a machine is gone, or somebody
 # invents runs.
@@ -153,6 +149,18 @@ class Deaths:
         if state in {"failed", "lost"} and not known and (not clock.now or clock.now - time <= OLD):
             death = Death(run, name, None, time, state, "", clock.at, user=user, attempt=attempt)
             yield from self._report((run, attempt, 0), death)
+
+    def pushed(self, record: BatchIngested) -> Iterator[Finding]:
+        """Yield again the finding of a death whose rank had made more steps than were known: its last rows are stored now."""
+        session = record.session
+        who = session.run, session.attempt, session.rank
+        if (death := self._reported.get(who)) is None:
+            return
+        steps = [max(columns.steps) for columns in record.columns if columns.steps and not columns.aside]
+        if (step := max(steps, default=-1)) > (-1 if death.step is None else death.step):
+            self._reported[who] = death = death._replace(step=step)
+            if not death.summed:
+                yield death.alarm(self._reason(death))
 
     def worker_died(self, event: Event) -> Iterator[Finding]:
         """Record the death of a data loader worker; if its rank has died of an exception, yield that finding again.

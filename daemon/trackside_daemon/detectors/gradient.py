@@ -1,23 +1,16 @@
 """Detect gradients that explode or vanish."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterator
 from math import exp, inf, log
 from statistics import median
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Episode, Streak
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.base import Column, Context, Detection, Episode, Streak
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
+from trackside_daemon.model.finding import Severity
 from trackside_daemon.model.records import STEP
 from trackside_daemon.model.robust import NORMAL, SortedWindow
 from trackside_daemon.model.text import factor, number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context, Detection
-    from trackside_daemon.model.finding import Severity
 
 NEAR = 9  # Number of samples whose median is the recent level. Few, so that it follows a norm that drifts.
 LONG = 128  # samples that give the usual distance from that median: at most LONG, at least ENOUGH
@@ -91,35 +84,24 @@ class Gradient:
     """Gradient norms, compared by their logarithm because norms differ by factors.
 
     Also adds to `Context.gradients`, which other detectors read.
-
-    Args:
-        times: Factor over the recent level that is an explosion.
-        vanished: Factor below the long-term level that is vanishing.
-        after: Seconds after which an explosion can be critical.
     """
 
     alerts: tuple[str, ...] = ("GradientExplosion", "GradientVanishing")
 
-    def __init__(
-        self,
-        *,
-        times: float = DEFAULTS.gradient_explosion_ratio,
-        vanished: float = DEFAULTS.gradient_vanishing_ratio,
-        after: float = DEFAULTS.critical_after,
-    ) -> None:
-        self._times = log(times)
-        self._vanished = log(vanished)
-        self._after = after
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self._times = log(thresholds.gradient_explosion_ratio)
+        self._vanished = log(thresholds.gradient_vanishing_ratio)
+        self._after = thresholds.critical_after
         self._near = SortedWindow(NEAR)
         self._off: deque[float] = deque(maxlen=LONG)  # distances from the median of the recent ones
         self._memory = LongMemory()
         self._index = 0
         self._first: list[float] = []
         self._high: deque[int] = deque(maxlen=OFTEN)
-        self._explosion, self._great = Episode("GradientExplosion"), 0
+        self._explosion, self._great = Episode("GradientExplosion", CALM), 0
         self._before = (0.0, 0.0, 0)
         """The level before the explosion, as a logarithm, and its first time and step."""
-        self._vanishing, self._low = Episode("GradientVanishing"), Streak()
+        self._vanishing, self._low = Episode("GradientVanishing", VANISHED), Streak()
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next gradient norms show."""
@@ -167,9 +149,8 @@ class Gradient:
         """Yield how an explosion goes on, compared with the level before it, and with the first norms."""
         explosion, (before, since, first) = self._explosion, self._before
         over = size - before
-        explosion.follow(calm=over <= self._times)
         self._great += over > log(AT_ONCE) and size > log(max(LEAST, median(self._first)))
-        if explosion.calm >= CALM or explosion.seen > USUAL:
+        if explosion.follow(calm=over <= self._times) or explosion.seen > USUAL:
             yield explosion.end(at, f"the gradient norm is {_norm(size)} at step {step:,}, back at its recent level")
         elif explosion.seen >= LASTS and self._great >= MOSTLY * explosion.seen and over > log(AT_ONCE):
             # A log may have no times.
@@ -184,10 +165,8 @@ class Gradient:
         under = usual - size - memory.converged()
         nothing = size < log(NOTHING) and abs(memory.loss()) > NOTHING
         low = nothing or (under > self._vanished and under > SCALES * memory.sizes.spread())
-        if vanishing.fires:
-            vanishing.follow(calm=not low)
-            if vanishing.calm >= VANISHED:
-                yield vanishing.end(at, f"the gradient norm is {_norm(size)} again at step {step:,}")
+        if vanishing.fires and vanishing.follow(calm=not low):
+            yield vanishing.end(at, f"the gradient norm is {_norm(size)} again at step {step:,}")
         if not low:
             self._low.count = 0
             return

@@ -4,24 +4,18 @@ In: distributions of weights, gradients, activations and attention, as one rank 
 with the layer's name as key.
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterator, Mapping
 from math import exp, isfinite, log
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.packing import unpack
-from trackside_daemon.detectors.base import Detection, Found
+from trackside.wire import DistributionFrame
+from trackside_daemon.detectors.base import Detection, Found, Layers
 from trackside_daemon.model.recent import Recent
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from trackside.wire import DistributionFrame
-    from trackside_daemon.detectors.base import Layers
 
 MEASURED, STEPS = 3, 20  # measurements in a row, and steps that they cover, with which a symptom counts
 CALM = 2  # measurements without it that end the alert

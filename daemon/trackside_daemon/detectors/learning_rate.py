@@ -1,17 +1,10 @@
 """Detect a learning rate that is unlikely to be intended."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from math import isfinite
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection, Streak
-from trackside_daemon.detectors.settings import DEFAULTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context
+from trackside_daemon.detectors.base import Column, Context, Detection, Streak
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 
 # Samples at the start of a schedule in which the rate may rise by any factor, or as many as those at which zero is a mistake.
 START = 10
@@ -34,25 +27,18 @@ STEPS_LOW, SAMPLES_LOW, LOW = 1000, 100, 0.1  # without a number of steps: also 
 
 
 class LearningRate:
-    """`LearningRateOutOfRange`: a rate below zero, above *most*, not finite, *jump* times the one before, or zero for 100 steps.
+    """`LearningRateOutOfRange`: a rate below zero, too great, not finite, many times the one before, or zero for 100 steps.
 
-    Or one that has fallen to *least* or below long before the run's end. Yields a detection when a fault begins and when it
+    Or one that has fallen to next to nothing long before the run's end. Yields a detection when a fault begins and when it
     ends; of rates that are zero or intended, only the first. A jump ends with the next rate that is not a jump.
     """
 
     alerts: tuple[str, ...] = ("LearningRateOutOfRange",)
 
-    def __init__(
-        self,
-        *,
-        most: float = DEFAULTS.learning_rate_most,
-        least: float = DEFAULTS.learning_rate_least,
-        jump: float = DEFAULTS.learning_rate_jump_ratio,
-    ) -> None:
-        self._most = most
-        self._least = least
-        self._usual = max(NOTHING, least)  # a rate above needs no look
-        self._jump = jump
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self._most, self._least = thresholds.learning_rate_most, thresholds.learning_rate_least
+        self._jump = thresholds.learning_rate_jump_ratio
+        self._usual = max(NOTHING, self._least)  # a rate above needs no look
         self._seen = Streak()
         self._last = 0.0
         self._greatest = 0.0

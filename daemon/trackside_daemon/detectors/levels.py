@@ -1,18 +1,12 @@
 """The level of a noisy series now and before, and an alert that follows from the two."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from math import sqrt
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Detection
+from trackside_daemon.detectors.base import HUGE, Column, Context, Detection
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
+from trackside_daemon.model.finding import Severity
 from trackside_daemon.model.robust import SortedWindow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context
-    from trackside_daemon.model.finding import Severity
 
 _MEDIAN = 1.2533  # standard error of a median, in those of a mean
 
@@ -27,15 +21,17 @@ class SampleAlert:
         firing_for: The samples for which it has fired.
         accepted: It ends because what stays counts as normal.
         context: Facts of the rank at the samples.
-        most: The threshold of the settings; 0 for an alert without one.
+        setting: The name of its threshold; empty for an alert without one.
+        most: The threshold, or 0.
     """
 
     alerts: tuple[str, ...]
     severity: Severity = "warning"
     context: Context
+    setting = ""
 
-    def __init__(self, most: float = 0.0) -> None:
-        self.most = most
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self.most: float = getattr(thresholds, self.setting, 0.0)
         self.firing = False
         self.firing_for = 0
         self.accepted = False
@@ -72,8 +68,8 @@ class LevelAlert(SampleAlert):
     least = 0
     signed = False
 
-    def __init__(self, most: float = 0.0) -> None:
-        super().__init__(most)
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._recent, self.before = map(SortedWindow, self.spans)
 
     @property

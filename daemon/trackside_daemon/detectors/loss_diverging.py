@@ -12,24 +12,17 @@ begins again. An objective, such as the loss of reinforcement learning, rises in
 `LossDiverging.reading` states this.
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import e, inf, log, sqrt
 from statistics import median
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Episode, Test
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.base import HUGE, Column, Context, Detection, Episode, Test
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
+from trackside_daemon.model.finding import Severity
 from trackside_daemon.model.robust import NORMAL, SortedWindow, last_digit
 from trackside_daemon.model.text import number, times
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from trackside_daemon.detectors.base import Column, Context, Detection
-    from trackside_daemon.model.finding import Severity
 
 FIRST = 5  # samples whose second highest is the initial loss: a loss that is logged rarely may have fallen by the third
 
@@ -206,7 +199,7 @@ class RateRestart:
 
 
 class LossDiverging:
-    """`LossDiverging`: the level rises by *ratio* of the lowest level and stays; critical after so many seconds.
+    """`LossDiverging`: the level rises by a ratio of the lowest level and stays; critical after so many seconds.
 
     Attributes:
         reading: Why the series is an objective, as far as its samples show; empty for a loss.
@@ -214,9 +207,8 @@ class LossDiverging:
 
     alerts: tuple[str, ...] = ("LossDiverging",)
 
-    def __init__(self, *, ratio: float = DEFAULTS.loss_diverging_ratio, after: float = DEFAULTS.critical_after) -> None:
-        self._ratio = ratio
-        self._after = after
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self._ratio, self._after = thresholds.loss_diverging_ratio, thresholds.critical_after
         self._first: list[float] = []
         self._rate = RateRestart()
         self._course = Course()
@@ -267,7 +259,7 @@ class LossDiverging:
             ):
                 self._since, self._covered = time, self._covers()
                 self._cost = self._peak = 0.0
-                yield self._rise.report("info", at, self._text(level, step, context))
+                yield self._report("info", at, step, level, context)
 
     def _add_first(self, values: Sequence[float]) -> None:
         if len(self._first) < FIRST:
@@ -326,7 +318,7 @@ class LossDiverging:
         elif rise.severity != "critical" and rise.worsens(
             severity := self._judge_severity(height, step, time, context)
         ):
-            yield rise.report(severity, at, self._text(level, step, context))
+            yield self._report(severity, at, step, level, context)
         elif rise.seen > ACCEPTED and self._lasts(time):
             yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level", accepted=True)
 
@@ -357,7 +349,8 @@ class LossDiverging:
         self._lowest = inf
         return self._rise.end(at, text, accepted=accepted)
 
-    def _text(self, level: float, step: int, context: Context) -> str:
+    def _report(self, severity: Severity, at: int, step: int, level: float, context: Context) -> Detection:
         than = times(level, self._lowest)
         since = f" since its lowest at step {number(self._lowest_at)}"
-        return f"loss has risen to {number(level)} at step {number(step)}, {than}{since}{context.rate_raised(step)}"
+        text = f"loss has risen to {number(level)} at step {number(step)}, {than}{since}{context.rate_raised(step)}"
+        return self._rise.report(severity, at, text, {"doubtful_from_step": self._lowest_at + 1})

@@ -5,22 +5,15 @@ all pairs of blocks (Theil-Sen), so single blocks do not change it. The severity
 normal. A gain that is no larger than its error is none, unless the noise is too large to decide.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from statistics import median
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Episode, Streak, Test
+from trackside_daemon.detectors.base import HUGE, Column, Context, Detection, Episode, Streak, Test
 from trackside_daemon.detectors.levels import SampleAlert
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
+from trackside_daemon.model.finding import Severity
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context, Detection
-    from trackside_daemon.model.finding import Severity
 
 BLOCK, BLOCKS = 25, 20  # samples in the smallest block, and blocks that are compared: 500 samples
 
@@ -41,13 +34,13 @@ EQUAL, COVERED, DIFFERED = 30, 100, 32
 
 
 class LossPlateau:
-    """`LossPlateau`: the loss gains less than *ratio* of itself."""
+    """`LossPlateau`: the loss gains less than a ratio of itself."""
 
     alerts: tuple[str, ...] = ("LossPlateau",)
 
-    def __init__(self, *, ratio: float = DEFAULTS.loss_plateau_ratio) -> None:
-        self._ratio = ratio
-        self._again = max(AGAIN, ratio)
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self._ratio = thresholds.loss_plateau_ratio
+        self._again = max(AGAIN, self._ratio)
         self._samples: list[float] = []
         self._medians: list[float] = []
         self._blocks: list[float] = []
@@ -134,8 +127,8 @@ class Frozen(SampleAlert):
     alerts = ("LossPlateau",)
     severity: Severity = "warning"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._zeros = Streak()
         self._rate: float | None = None
 
@@ -158,8 +151,8 @@ class LossRepeats(SampleAlert):
     alerts: tuple[str, ...] = ("LossPlateau",)
     severity: Severity = "info"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._value = 0.0
         self._since = self._equal = self._differed = 0
 

@@ -1,18 +1,12 @@
 """Detect a loss that starts again, after a resume or with a new model."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterator
 from statistics import median
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Detection
+from trackside_daemon.detectors.base import HUGE, Column, Context, Detection
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.model.text import number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context
 
 BEGINNING, BEFORE = 5, 9  # samples of the initial loss; recent samples that a new one is compared with
 
@@ -42,7 +36,7 @@ class LossRestart:
 
     alerts: tuple[str, ...] = ("LossRestart",)
 
-    def __init__(self) -> None:
+    def __init__(self, _: DetectorThresholds = DEFAULTS) -> None:
         self._first_step: int | None = None
         self._step = 0
         self._began: list[float] = []

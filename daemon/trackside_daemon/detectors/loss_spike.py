@@ -10,23 +10,17 @@ the level, the fewer deviations from the noise it needs. The law was fitted to p
 jumps come often, they are noise.
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterator
 from math import inf
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from trackside_daemon.detectors.base import HUGE, Episode, Test
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.base import HUGE, Column, Context, Detection, Episode, Test
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.model.records import STEP
 from trackside_daemon.model.robust import NORMAL, SortedWindow, last_digit
 from trackside_daemon.model.text import factor, number, times
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context, Detection
 
 # Number of samples in: the level; the noise; the recent noise. As many numbers as a level has are needed for it, and as many
 # distances for a noise: the 15th number can be a jump.
@@ -86,7 +80,7 @@ class Jumps:
         ratio: Fraction of the level by which it must stand out.
     """
 
-    def __init__(self, *, scales: float, ratio: float) -> None:
+    def __init__(self, scales: float, ratio: float) -> None:
         self._law = tuple((scales * least, ratio * fraction) for least, fraction in LAW)
         self._crossing = scales * CROSSING
         self._great = ratio * GREAT[0]
@@ -164,13 +158,13 @@ class Jumps:
 
 
 class LossSpike:
-    """`LossSpike`: the loss jumps by *scales* robust deviations and *ratio* of its level, and stays. `LossHardBatch`: a short jump."""
+    """`LossSpike`: the loss jumps by robust deviations and a ratio of its level, and stays. `LossHardBatch`: a short jump."""
 
     alerts: tuple[str, ...] = ("LossSpike", "LossHardBatch")
 
-    def __init__(self, *, scales: float = DEFAULTS.loss_spike_scales, ratio: float = DEFAULTS.loss_spike_ratio) -> None:
-        self._jumps = Jumps(scales=scales, ratio=ratio)
-        self._batch, self._spike = Episode("LossHardBatch"), Episode("LossSpike")
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self._jumps = Jumps(thresholds.loss_spike_scales, thresholds.loss_spike_ratio)
+        self._batch, self._spike = Episode("LossHardBatch", BACK), Episode("LossSpike", BACK)
         self._begun = Jump(0.0, 0.0, 0.0)
         self._first = 0
         self._high = 0  # samples above the level before, since the jump
@@ -204,9 +198,8 @@ class LossSpike:
         begun, height = self._begun, value - self._begun.before
         high = height > max(ABOVE[0] * begun.noise, ABOVE[1] * abs(begun.before))
         firing = batch if batch.fires else spike
-        firing.follow(calm=not high)
         self._high += high
-        if firing.calm >= BACK:
+        if firing.follow(calm=not high):
             was = "a single hard batch" if self._high == 1 else f"{self._high} samples were above"
             yield firing.end(at, f"loss is back at {number(value)} at step {number(step)}: {was}")
         elif high:

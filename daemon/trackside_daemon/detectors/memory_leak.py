@@ -1,22 +1,16 @@
 """Detect memory that grows without end."""
 
-from __future__ import annotations
-
 import statistics
 from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from math import inf
 from operator import lt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from trackside_daemon.detectors.base import Episode
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.base import Column, Context, Detection, Episode
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.model.text import byte_size, duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.detectors.base import Column, Context, Detection
 
 BIN = 10  # Samples in the smallest bin. The minimum counts, because caches and batches come on top of it.
 MERGED = 3  # bins that make one bin of the next size
@@ -60,13 +54,9 @@ class Bin(NamedTuple):
 
 
 class MemoryLeak:
-    """`HostMemoryLeak`: the minimum of memory rises by *grew* over nine bins, steadily, and hardly slower at the end.
+    """`HostMemoryLeak`: the minimum of memory rises by a share of itself over nine bins, steadily, and hardly slower at the end.
 
     Growth while the step does not change is not a leak of the training: it loads its data or its model.
-
-    Args:
-        limit: See below.
-        grew: Least growth over the compared bins, as a fraction of the memory in use.
 
     Attributes:
         limit: Bytes at which no memory is left now, infinite if they are far away; None if unknown.
@@ -74,13 +64,13 @@ class MemoryLeak:
 
     alerts: tuple[str, ...] = ("HostMemoryLeak",)
 
-    def __init__(self, *, limit: float | None = None, grew: float = DEFAULTS.leak_ratio) -> None:
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, *, limit: float | None = None) -> None:
         self.limit = limit
-        self._grew = grew
+        self._grew = thresholds.leak_ratio
         self._open: list[list[tuple[float, int, float]]] = [[] for _ in range(SIZES)]
         self._bins: list[deque[Bin]] = [deque(maxlen=BEFORE + BINS) for _ in range(SIZES)]
         self._hits = [0] * SIZES
-        self._episode = Episode("HostMemoryLeak")
+        self._episode = Episode("HostMemoryLeak", TWICE)
         self._size, self._grown = 0, 0.0  # of the bins that were reported, and their growth in bytes
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  memory counts in every phase
@@ -116,11 +106,9 @@ class MemoryLeak:
             if self._hits[size] >= TWICE:
                 self._size, self._grown = size, grown
                 yield self._episode.report("warning", at, self._text(bins[_begun(bins) :], BIN * MERGED**size))
-        elif self._size == size:
-            self._episode.follow(calm=grown < SLOWED * self._grown or _rises(levels) <= 0)
-            if self._episode.calm >= TWICE:
-                how = "no longer grows" if _rises(levels) <= 0 else "grows less than a third as fast as before"
-                yield self._episode.end(at, f"memory {how}: {byte_size(levels[-1])} at step {last.step:,}")
+        elif self._size == size and self._episode.follow(calm=grown < SLOWED * self._grown or _rises(levels) <= 0):
+            how = "no longer grows" if _rises(levels) <= 0 else "grows less than a third as fast as before"
+            yield self._episode.end(at, f"memory {how}: {byte_size(levels[-1])} at step {last.step:,}")
 
     def _goes_on(self, bins: Sequence[Bin], last: Bin) -> bool:
         """Return whether the growth goes beyond the earlier bins, and is neither a process that fills its caches nor a buffer."""

@@ -1,21 +1,13 @@
 """Detect losses of the monitor itself: values it could not process or keep."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
 
-from typing import TYPE_CHECKING
-
-from trackside_daemon.detectors.run_view import RunAlert
+from trackside_daemon.detectors.run_view import RunAlert, RunClock, RunProgress
 from trackside_daemon.model.families import daemon
-from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.finding import Finding, Severity
+from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.text import number
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.detectors.run_view import RunClock, RunProgress
-    from trackside_daemon.model.finding import Severity
-    from trackside_daemon.model.metric import Sample
 
 QUIET = 300.0  # seconds without a further loss after which the alert ends
 MANY = 10  # Lost messages from which the severity is warning. Fewer are a gap of seconds, reported as info.
@@ -69,14 +61,11 @@ class RunBlind(RunAlert):
         self._lost += messages
         self._at = at
 
-    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
-        """Yield what changed since the last call."""
-        if not self._lost and self._severity is None:
-            return
+    def _changes(self, clock: RunClock) -> Iterator[Finding]:
         severity: Severity = "info" if self._lost < MANY else "warning"
         if clock.at - self._at > QUIET:
             yield from self.end(clock)
-        elif self._severity not in {severity, "warning"}:
+        elif self._lost and self._severity not in {severity, "warning"}:
             what = "1 message of pushed values is"
             if self._lost > 1:
                 what = f"{number(self._lost)} messages of pushed values are"

@@ -1,19 +1,13 @@
 """Detect values that are NaN or infinite."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterator
 from math import isfinite
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Episode
+from trackside_daemon.detectors.base import Column, Context, Detection, Episode
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
+from trackside_daemon.model.finding import Severity
 from trackside_daemon.model.text import number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context, Detection
-    from trackside_daemon.model.finding import Severity
 
 CALM = 10  # consecutive finite samples that end the alert
 
@@ -31,8 +25,8 @@ class NonFinite:
     alerts: tuple[str, ...] = ("NonFinite",)
     _skips = False
 
-    def __init__(self) -> None:
-        self._episode = Episode("NonFinite")
+    def __init__(self, _: DetectorThresholds = DEFAULTS) -> None:
+        self._episode = Episode("NonFinite", CALM)
         self._first = self._count = self._seen = 0
         self._good: float | None = None
         self._doubtful = 0  # the last finite value was of the weights before this step, which may have spoilt them
@@ -53,10 +47,8 @@ class NonFinite:
             if not isfinite(value):
                 self._lately.append(self._seen)
                 yield self._detection(at, step, value)
-            elif episode.fires:
-                episode.follow(calm=True)
-                if episode.calm >= CALM:
-                    yield episode.end(at, f"finite again for {CALM} samples, {number(value)} at step {number(step)}")
+            elif episode.fires and episode.follow(calm=True):
+                yield episode.end(at, f"finite again for {CALM} samples, {number(value)} at step {number(step)}")
             if isfinite(value):
                 self._good, self._doubtful = value, self._doubtful if episode.fires else step
 

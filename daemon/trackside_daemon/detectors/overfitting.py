@@ -4,22 +4,16 @@ The evaluation loss is smoothed by medians of three, since one evaluation may be
 differences, which a trend leaves alone, and its swings are the rises from which it has come back, as at each restart of a rate.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE
+from trackside_daemon.detectors.base import HUGE, Context
 from trackside_daemon.detectors.levels import SampleAlert
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
+from trackside_daemon.model.finding import Severity
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.detectors.base import Context
-    from trackside_daemon.model.finding import Severity
 
 SMOOTHED = 3  # least evaluations of a median; a tenth of all of them, if those are more
 LEAST = 5  # evaluations before which nothing is detected
@@ -43,8 +37,8 @@ class Overfitting(SampleAlert):
     alerts = ("Overfitting",)
     severity: Severity = "info"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._begin()
 
     def _begin(self) -> None:

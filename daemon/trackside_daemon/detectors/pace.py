@@ -1,15 +1,10 @@
 """The pace of a run: the usual gaps between its pushes, and the silence after which it is stalled."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from math import ceil
-from typing import TYPE_CHECKING
 
 from trackside_daemon.model.robust import SortedWindow
 from trackside_daemon.model.stall import ENOUGH_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 GAPS = 512  # the number of recent gaps whose 99th percentile counts
 
@@ -65,15 +60,13 @@ class Longest:
 class PushPace:
     """The gaps between pushes, in seconds: a training that pushes each 100 steps is silent for 99 of them.
 
-    Args:
-        floor: Seconds of silence that are never a stall.
-
     Attributes:
+        floor: Seconds of silence that are never a stall.
         longest: The longest recent one.
     """
 
     def __init__(self, floor: float) -> None:
-        self._floor = floor
+        self.floor = floor
         self._gaps = SortedWindow(GAPS)
         self.longest = Longest()
         self.steps, self.seconds = 0, 0.0  # from the first step on, so that the start of the run does not count
@@ -116,12 +109,12 @@ class PushPace:
     @property
     def deadline(self) -> float:
         """Seconds of silence after which the run is stalled."""
-        return max(self._floor, self._own)
+        return max(self.floor, self._own)
 
     @property
     def warning(self) -> float:
         """Seconds of silence after which there is a warning."""
-        soon = max(WARNING_FLOOR * self._floor, min(SOON, WARNING * self._floor))
+        soon = max(WARNING_FLOOR * self.floor, min(SOON, WARNING * self.floor))
         return max(soon, WARNING * self._own)
 
     @property

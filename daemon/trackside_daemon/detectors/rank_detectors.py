@@ -1,18 +1,16 @@
 """All detectors of the samples of one rank, evaluated in the order that they need."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, pairwise
 from math import isfinite
 from operator import lt
-from typing import TYPE_CHECKING
 
 from trackside.rl_keys import KEYS as RL
 from trackside.rl_keys import is_of_update, meaning
 from trackside_daemon.detectors import rl
-from trackside_daemon.detectors.base import Column, Context, Detector, Explains, Found
+from trackside_daemon.detectors.base import Column, Context, Detector, Explains, Found, Test
 from trackside_daemon.detectors.gradient import Gradient
-from trackside_daemon.detectors.key_roles import BY_NAME
+from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
 from trackside_daemon.detectors.loss_plateau import Frozen, LossPlateau, LossRepeats
@@ -24,12 +22,6 @@ from trackside_daemon.detectors.overfitting import Overfitting
 from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from trackside_daemon.detectors.base import Test
-    from trackside_daemon.detectors.key_roles import KeyRoles
 
 # Roles in the order of evaluation: the context of the others comes first.
 _ORDER = ("rate", "update", "part", "gradient", "loss", "evaluation", "objective", "duration", "memory", *RL)
@@ -49,46 +41,31 @@ _OF_ANSWERS = frozenset(
 # Roles whose samples are not pushed with the others: the duration of a step comes with the next step.
 _APART = ("", "duration", "memory")
 
-# Makes the detectors of a key of each role from the thresholds *t* and the seconds that slow steps must lose at least.
-_DETECTORS: dict[str, Callable[[DetectorThresholds, float], tuple[Detector, ...]]] = {
-    "rate": lambda t, _: (
-        LearningRate(most=t.learning_rate_most, least=t.learning_rate_least, jump=t.learning_rate_jump_ratio),
-    ),
-    "part": lambda *_: (NonFiniteNorm(),),
-    "gradient": lambda t, _: (
-        NonFiniteNorm(),
-        Gradient(times=t.gradient_explosion_ratio, vanished=t.gradient_vanishing_ratio, after=t.critical_after),
-    ),
-    "loss": lambda t, _: (
-        NonFinite(),
-        LossRestart(),
-        LossSpike(scales=t.loss_spike_scales, ratio=t.loss_spike_ratio),
-        LossDiverging(ratio=t.loss_diverging_ratio, after=t.critical_after),
-        LossPlateau(ratio=t.loss_plateau_ratio),
-        LossRepeats(),
-    ),
-    "update": lambda *_: (Frozen(),),
-    "evaluation": lambda *_: (NonFinite(), Overfitting()),
-    "objective": lambda *_: (NonFinite(),),
-    "duration": lambda t, lost: (
-        SlowStep(ratio=t.slow_step_ratio, scales=t.slow_step_scales, lost=lost),
-        Throughput(ratio=t.throughput_ratio, lost=lost),
-    ),
-    "memory": lambda t, _: (MemoryLeak(grew=t.leak_ratio),),
-    "reward": lambda t, _: (rl.RewardCollapse(t.reward_collapse_ratio),),
-    "reward_std": lambda *_: (rl.ZeroSpread(),),
-    "kl": lambda t, _: (NonFinite(), rl.KlBlowup(t.kl_most)),
-    "update_kl": lambda t, _: (NonFinite(), rl.KlBlowup(t.update_kl_most)),
-    "entropy": lambda *_: (NonFinite(), rl.EntropyCollapse()),
-    "response_length": lambda *_: (rl.LengthBlowup(),),
-    "truncated_ratio": lambda t, _: (rl.Truncation(t.truncated_ratio),),
-    "zero_variance_ratio": lambda t, _: (rl.ZeroVariance(t.no_signal_ratio),),
-    "train_inference_mismatch": lambda t, _: (rl.Mismatch(t.mismatch_most),),
-    "importance_ratio": lambda t, _: (rl.ImportanceRatio(t.importance_ratio_most),),
+# The detectors of a key of each role.
+_DETECTORS: dict[str, tuple[Callable[[DetectorThresholds], Detector], ...]] = {
+    "rate": (LearningRate,),
+    "part": (NonFiniteNorm,),
+    "gradient": (NonFiniteNorm, Gradient),
+    "loss": (NonFinite, LossRestart, LossSpike, LossDiverging, LossPlateau, LossRepeats),
+    "update": (Frozen,),
+    "evaluation": (NonFinite, Overfitting),
+    "objective": (NonFinite,),
+    "duration": (SlowStep, Throughput),
+    "memory": (MemoryLeak,),
+    "reward": (rl.RewardCollapse,),
+    "reward_std": (rl.ZeroSpread,),
+    "kl": (NonFinite, rl.KlBlowup),
+    "update_kl": (NonFinite, rl.UpdateKlBlowup),
+    "entropy": (NonFinite, rl.EntropyCollapse),
+    "response_length": (rl.LengthBlowup,),
+    "truncated_ratio": (rl.Truncation,),
+    "zero_variance_ratio": (rl.ZeroVariance,),
+    "train_inference_mismatch": (rl.Mismatch,),
+    "importance_ratio": (rl.ImportanceRatio,),
 }
 
 # All alerts that they can detect.
-ALERTS = tuple(dict.fromkeys(alert for of in _DETECTORS.values() for one in of(DEFAULTS, 0.0) for alert in one.alerts))
+ALERTS = tuple(dict.fromkeys(alert for of in _DETECTORS.values() for made in of for alert in made(DEFAULTS).alerts))
 
 # A rank that pushes the first key gets the second from the daemon, once all ranks have pushed theirs.
 SHARDED, WHOLE = "grad_norm_local_squared", "grad_norm"
@@ -116,10 +93,9 @@ class RankDetectors:
     def __init__(
         self, thresholds: DetectorThresholds = DEFAULTS, *, lost: float = 0.0, roles: KeyRoles = BY_NAME
     ) -> None:
-        self.context = Context()
+        self.context = Context(lost=lost)
         self.readings: dict[str, str] = {}
         self._thresholds = thresholds
-        self._lost = lost
         self._roles = roles
         self._of: dict[str, tuple[Detector, ...]] = {}
         self._total: dict[str, str] = {}
@@ -160,7 +136,7 @@ class RankDetectors:
             if key not in self._of:
                 if len(self._of) >= KEYS:
                     continue
-                self._of[key] = _DETECTORS[self._detected_as(key, role)](self._thresholds, self._lost)
+                self._of[key] = tuple(made(self._thresholds) for made in _DETECTORS[self._detected_as(key, role)])
             yield from self._detect(key, column)
             if role == "loss" and self._is_total(key) and not self._roles.stated(key):
                 self._note_reading(key)

@@ -1,34 +1,34 @@
 """Watches each rank: gives its detectors the pushed samples, and turns their detections into findings."""
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
 
 from trackside.roles import usable
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Column, Firing, Found, SlowSteps
+from trackside.wire import DistributionFrame, Identity
+from trackside_daemon.detectors.base import Column, Firing, Found, Past, SlowSteps
 from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.detectors.layers import LayerDetectors, by_layer
 from trackside_daemon.detectors.rank_detectors import RankDetectors
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
+from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.families.training import STATE
-from trackside_daemon.model.finding import Finding, severity_of
+from trackside_daemon.model.finding import Finding, Severity
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.recent import Recent
-from trackside_daemon.model.records import ENDED, OF_BATCHES, STEP, BatchIngested, Event, RunState, SessionOpened
+from trackside_daemon.model.records import (
+    ENDED,
+    OF_BATCHES,
+    STEP,
+    Alert,
+    BatchIngested,
+    Event,
+    Record,
+    RunState,
+    SessionOpened,
+)
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from trackside.wire import DistributionFrame, Identity
-    from trackside_daemon.detectors.base import Past
-    from trackside_daemon.detectors.settings import DetectorThresholds
-    from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.finding import Severity
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.records import Alert, Record
 
 RUNS = 512  # the most runs whose attempts are remembered
 RANKS = 2048  # the most ranks at once; one needs some 50 KiB
@@ -156,20 +156,12 @@ class _WatchedRank:
                 self._firing.apply(key, detection)
         return self._firing.now()
 
-    def restored_finding(self, kept: Alert) -> Finding:
-        """Return a finding that continues an alert of an earlier daemon, with the same texts."""
-        labels = self._labels(kept.labels.get("key", ""))
-        severity = severity_of(kept.severity)
-        return Finding(kept.alert, severity, labels, kept.started, kept.summary, kept.description, run=self.run)
-
     def end(self, why: str) -> Iterator[Finding]:
         """End all alerts of the rank."""
         if self.has_ended:
             return
         for alert, key, severity in self._firing.end():
-            yield Finding(
-                alert, severity, self._labels(key), self._time, why, over=True, run=self.run, late=self.is_spooled
-            )
+            yield self._about(key, alert, severity, self._time, why)._replace(over=True)
         self._restart()
         self.has_ended = True
 
@@ -198,26 +190,23 @@ class _WatchedRank:
 
     def _finding(self, found: Found, severity: Severity, time: float) -> Finding:
         key, detection = found
-        labels = self._labels(key)
+        finding = self._about(key, detection.alert, severity, time, detection.text)
         if detection.over:
-            text, late = detection.text, self.is_spooled
-            finding = Finding(detection.alert, severity, labels, time, text, over=True, run=self.run, late=late)
-            return finding._replace(evidence={"recovered": time} | ({"accepted": time} if detection.accepted else {}))
+            accepted = {"accepted": time} if detection.accepted else {}
+            return finding._replace(over=True, evidence={"recovered": time} | accepted)
         names_key = detection.alert != "NonFinite" and key in PLAIN
         text = detection.text if names_key else f"{key}: {detection.text}"
         trouble = TROUBLES[detection.alert]
         of_answers = self._detectors.of_answers and "answers" in trouble.steps
         advice = trouble.advice("answers" if of_answers else severity)
-        summary, evidence = f"{self._where}: {text}", dict(detection.evidence)
+        evidence = dict(detection.evidence)
         if "since" in evidence:
             evidence["since"] += self._moved
-        late = self.is_spooled
-        return Finding(
-            detection.alert, severity, labels, time, summary, advice, run=self.run, evidence=evidence, late=late
-        )
+        return finding._replace(summary=f"{self._where}: {text}", description=advice, evidence=evidence)
 
-    def _labels(self, key: str) -> tuple[tuple[str, str], ...]:
-        return ("key", key), ("rank", str(self.number)), ("run", self.name)
+    def _about(self, key: str, alert: str, severity: Severity, time: float, summary: str) -> Finding:
+        labels = ("key", key), ("rank", str(self.number)), ("run", self.name)
+        return Finding(alert, severity, labels, time, summary, run=self.run, late=self.is_spooled)
 
 
 class RankWatch:
@@ -290,7 +279,7 @@ class RankWatch:
         )
         firing = rank.restore(past)
         self._restored += [
-            rank.restored_finding(kept)
+            kept.as_finding(kept.started)
             for kept in fired
             if kept.run == identity.run and (kept.alert, kept.labels.get("key", "")) in firing
         ]

@@ -1,23 +1,14 @@
 """Runs the detectors over samples that were pushed before, push by push, as a daemon would have."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
-from trackside_daemon.detectors.base import Column, Firing
-from trackside_daemon.detectors.key_roles import BY_NAME
+from trackside_daemon.detectors.base import Column, Detection, Firing, State, Test
+from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.detectors.rank_detectors import RankDetectors
-from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.finding import SEVERITIES
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from trackside_daemon.detectors.base import Detection, State, Test
-    from trackside_daemon.detectors.key_roles import KeyRoles
-    from trackside_daemon.detectors.settings import DetectorThresholds
-    from trackside_daemon.model.finding import Severity
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
+from trackside_daemon.model.finding import SEVERITIES, Severity
 
 
 class PushedRow(NamedTuple):

@@ -1,22 +1,16 @@
 """Compare what several ranks of a run must have in common, bit by bit, by the hashes that they send."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from trackside_daemon.detectors.run_view import RunAlert
+from trackside.wire import TensorHash
+from trackside_daemon.detectors.run_view import RunAlert, RunClock, RunProgress
+from trackside_daemon.model.finding import Finding, Severity
 from trackside_daemon.model.recent import Recent
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.text import counted, number, shown
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from trackside.wire import TensorHash
-    from trackside_daemon.detectors.run_view import RunClock, RunProgress
-    from trackside_daemon.model.finding import Finding, Severity
-    from trackside_daemon.model.records import Alert
 
 WAITING = 16_384  # hashes that wait for those of further ranks, which may be late or send to another daemon
 LEAST = 256  # comparisons that wait, however many ranks there are: one sends those of two seconds at once

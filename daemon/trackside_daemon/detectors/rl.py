@@ -3,23 +3,16 @@
 In: samples of the quantities of `trackside.rl_keys`. Out: detections.
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterator
 from math import inf, log, sqrt
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Episode, Streak
+from trackside_daemon.detectors.base import HUGE, Column, Context, Detection, Episode, Streak
 from trackside_daemon.detectors.levels import LevelAlert, SampleAlert
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
+from trackside_daemon.model.finding import Severity
 from trackside_daemon.model.robust import NORMAL, SortedWindow
 from trackside_daemon.model.text import factor, number, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context, Detection
-    from trackside_daemon.model.finding import Severity
 
 SHARES = 20  # samples whose mean share of groups decides
 SHARE_ENDS = 0.6  # share of groups below which the alert ends
@@ -73,9 +66,10 @@ class ZeroVariance(SampleAlert):
     """`NoLearningSignal`: a share of the groups have equal rewards, as the mean of 20 samples."""
 
     alerts = ("NoLearningSignal",)
+    setting = "no_signal_ratio"
 
-    def __init__(self, most: float) -> None:
-        super().__init__(most)
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._shares: deque[float] = deque(maxlen=SHARES)
 
     def _judge(self, step: int, value: float) -> str | None:
@@ -95,8 +89,8 @@ class ZeroSpread(SampleAlert):
 
     alerts = ("NoLearningSignal",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._zeros = Streak()
 
     def _judge(self, step: int, value: float) -> str | None:
@@ -117,6 +111,7 @@ class KlBlowup(LevelAlert):
     """
 
     alerts = ("KlBlowup",)
+    setting = "kl_most"
     spans = 10, 96
     _limit = _highest = 0.0
 
@@ -135,6 +130,12 @@ class KlBlowup(LevelAlert):
         return f"the KL divergence is {number(now)} at step {number(step)}{before}"
 
 
+class UpdateKlBlowup(KlBlowup):
+    """`KlBlowup` of the divergence from the policy before the update."""
+
+    setting = "update_kl_most"
+
+
 class Mismatch(LevelAlert):
     """`TrainInferenceMismatch`: training and generation no longer compute the same probabilities.
 
@@ -142,6 +143,7 @@ class Mismatch(LevelAlert):
     """
 
     alerts = ("TrainInferenceMismatch",)
+    setting = "mismatch_most"
     spans = 8, 128
     _limit = 0.0
 
@@ -169,6 +171,7 @@ class ImportanceRatio(LevelAlert):
     """`TrainInferenceMismatch`: the median of 12 importance ratios is *most* times 1, or a part of 1 as small."""
 
     alerts = ("TrainInferenceMismatch",)
+    setting = "importance_ratio_most"
     spans = 12, 1
 
     def _judge_level(self, step: int, now: float) -> str | None:
@@ -187,6 +190,7 @@ class Truncation(LevelAlert):
     """`TruncationRising`: the median share of responses that the limit of the length cuts, over 10 samples, is *most* or above."""
 
     alerts = ("TruncationRising",)
+    setting = "truncated_ratio"
     spans = 10, 64
 
     def _judge_level(self, step: int, now: float) -> str | None:
@@ -263,8 +267,8 @@ class RewardCollapse:
 
     alerts: tuple[str, ...] = ("RewardCollapse",)
 
-    def __init__(self, share: float = DEFAULTS.reward_collapse_ratio) -> None:
-        self._share = share
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self._share = thresholds.reward_collapse_ratio
         self._recent = SortedWindow(BLOCK)
         self._block: list[float] = []
         self._blocks = 0

@@ -1,29 +1,22 @@
 """A watched run and the detectors of its progress: a new run detector is added to this list."""
 
-from __future__ import annotations
-
 from math import inf, isfinite
-from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.base import SlowSteps
 from trackside_daemon.detectors.checkpoints import CheckpointOverdue
 from trackside_daemon.detectors.data_loader import DataLoader
-from trackside_daemon.detectors.key_roles import BY_NAME
+from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.detectors.monitor_blind import RunBlind
 from trackside_daemon.detectors.replicas import ReplicasDiffer
-from trackside_daemon.detectors.settings import STRAGGLER_WINDOW, DetectorThresholds
+from trackside_daemon.detectors.run_view import RunAlert, RunProgress
+from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.step_durations import LOST
 from trackside_daemon.detectors.straggler import Straggler
+from trackside_daemon.model.columns import Columns
+from trackside_daemon.model.records import Alert
+from trackside_daemon.model.session import RankRef
 from trackside_daemon.model.text import counted, duration, number, percent
-
-if TYPE_CHECKING:
-    from trackside_daemon.detectors.base import SlowSteps
-    from trackside_daemon.detectors.key_roles import KeyRoles
-    from trackside_daemon.detectors.run_view import RunAlert, RunProgress
-    from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.records import Alert
-    from trackside_daemon.model.session import RankRef
-
 
 # Alerts that last until an attempt makes progress, or ends.
 LASTING = tuple(
@@ -40,21 +33,14 @@ class WatchedRun:
         stall_version: The `RunProgress.stall_version` that was published last.
     """
 
-    def __init__(
-        self,
-        run: RunProgress,
-        floor: float,
-        straggler_window: float = STRAGGLER_WINDOW,
-        thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
-    ) -> None:
+    def __init__(self, run: RunProgress, straggler_window: float, thresholds: DetectorThresholds) -> None:
         self.run = run
         self.checkpoints = CheckpointOverdue(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
-        self.blind = RunBlind(run)
-        self.replicas = ReplicasDiffer(run)
+        self.blind, self.replicas = RunBlind(run), ReplicasDiffer(run)
         self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
         self.detectors: tuple[RunAlert, ...] = (
             Stalled(run),
-            RankSilent(run, floor),
+            RankSilent(run),
             self.straggler,
             DataLoader(run, thresholds.data_wait_ratio),
             self.checkpoints,

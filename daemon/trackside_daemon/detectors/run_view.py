@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from trackside_daemon.detectors.pace import Longest, PushPace
 from trackside_daemon.model.families import training as f
-from trackside_daemon.model.finding import Finding, severity_of
-from trackside_daemon.model.metric import Distribution
-from trackside_daemon.model.records import ENDED
+from trackside_daemon.model.finding import Finding, Severity, severity_of
+from trackside_daemon.model.metric import Distribution, Metric, Sample
+from trackside_daemon.model.records import ENDED, Alert
 from trackside_daemon.model.stall import Stall
 from trackside_daemon.model.text import number
 from trackside_daemon.model.time_ledger import SYNC_PHASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from trackside_daemon.model.finding import Severity
-    from trackside_daemon.model.metric import Metric, Sample
-    from trackside_daemon.model.records import Alert
-
 
 # Phases that are part of every step.
 STEP_PHASES = frozenset(("data", "prepare", "forward", "backward", "optimizer", "step", "other"))
@@ -161,12 +154,6 @@ class RunProgress:
             self._seed(rank, samples)
         if entered:
             self._enter(rank, entered)
-
-    def restored_finding(self, kept: Alert, time: float) -> Finding:
-        """Return a finding that continues an alert of an earlier daemon, with the same texts."""
-        labels = tuple(sorted(kept.labels.items()))
-        severity = severity_of(kept.severity)
-        return Finding(kept.alert, severity, labels, time, kept.summary, kept.description, run=self.id)
 
     @property
     def stall_version(self) -> tuple[object, ...]:
@@ -320,7 +307,7 @@ class RunAlert:
     def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield the finding of a restored alert, once, and what has changed since the last call."""
         if self._restored is not None:
-            yield self._run.restored_finding(self._restored, clock.now)
+            yield self._restored.as_finding(clock.now)
             self._restored = None
         yield from self._changes(clock)
 

@@ -1,38 +1,29 @@
 """Watches every run: whether it begins, makes progress, ends or stalls. The cost of a batch does not grow with the ranks."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from trackside.roles import usable
-from trackside_daemon.detectors.base import SlowSteps
+from trackside_daemon.detectors.base import Past, SlowSteps
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.detectors.deaths import Deaths
 from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.detectors.monitor_blind import PipelineBlind
-from trackside_daemon.detectors.pace import restored_pace
+from trackside_daemon.detectors.pace import PushPace, restored_pace
 from trackside_daemon.detectors.run_detectors import LASTING, BestLoss, WatchedRun, slowness, waits
 from trackside_daemon.detectors.run_view import RankProgress, RunClock, RunProgress
-from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
+from trackside_daemon.detectors.settings import DEFAULTS, STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.recent import Recent
-from trackside_daemon.model.records import ENDED, USER_ALERT, BatchIngested, Event, SessionOpened
+from trackside_daemon.model.records import ENDED, USER_ALERT, Alert, BatchIngested, Event, Record, SessionOpened
 from trackside_daemon.model.session import RankRef
 from trackside_daemon.model.stall import Stall
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from trackside_daemon.detectors.base import Past
-    from trackside_daemon.detectors.pace import PushPace
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.records import Alert, Record
 
 # All alerts that it reports.
 ALERTS = ("RunStarted", "RunRestarted", "RunFinished", "TrainingProcessDied", "OomKilled", "UserAlert", *LASTING)
@@ -59,7 +50,7 @@ class RunWatch:
         *,
         stall_after: float = STALL_AFTER,
         straggler_window: float = STRAGGLER_WINDOW,
-        thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
+        thresholds: DetectorThresholds = DEFAULTS,
         slow_steps: Callable[[str, int], SlowSteps] = lambda *_: SlowSteps(),
         readings: Callable[[str, int], Mapping[str, str]] = lambda *_: {},
         roles: KeyRoles = BY_NAME,
@@ -179,7 +170,7 @@ class RunWatch:
             run.pace = self._paces.pop(ref, run.pace)
             before = self._runs.get(ref._replace(attempt=ref.attempt - 1))
             run.pace.begin_like(self._earlier.get(ref.run, (0.0,))[-1] if before is None else before.run.start_up)
-            watched = WatchedRun(run, self._floor, self._straggler_window, self._thresholds)
+            watched = WatchedRun(run, self._straggler_window, self._thresholds)
             for alert in self._restored.pop(ref, ()):
                 watched.restore(alert)
             self._runs[ref] = watched
@@ -262,6 +253,7 @@ class RunWatch:
     def _record(self, record: Record) -> Iterator[Finding]:
         if isinstance(record, BatchIngested):
             self._best_loss(record)
+            yield from self._deaths.pushed(record)
         elif isinstance(record, Event):
             yield from self._event(record)
         elif isinstance(record, Checkpoint):
@@ -327,10 +319,9 @@ class RunWatch:
     def _end_restored(self, event: Event) -> Iterator[Finding]:
         """End the restored alerts of earlier attempts that never came back, since the next attempt begins."""
         for ref in [ref for ref in self._restored if ref.run == event.run and ref.attempt < event.attempt]:
-            run = RunProgress(ref.run, ref.attempt, self._clock.at, self._floor)
             self._stalls[ref] = Stall(ref.run, ref.attempt)
             for kept in self._restored.pop(ref):
-                yield run.restored_finding(kept, event.time)._replace(over=True)
+                yield kept.as_finding(event.time)._replace(over=True)
 
     def _once(self, alert: str, run: str, name: str, time: float, text: str) -> Finding:
         return Finding(alert, "info", (("run", name),), time, text, once=True, run=run)

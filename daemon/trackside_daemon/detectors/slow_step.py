@@ -6,23 +6,17 @@ not be reported. But with a dozen earlier pauses, nearly every step lies at equa
 therefore accepted only where random pauses would hardly fit as well.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from math import inf, isfinite
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Episode, slower
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.base import Column, Context, Detection, Episode, SlowSteps, slower
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.model.robust import SortedWindow
 from trackside_daemon.model.text import duration, factor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context, Detection, SlowSteps
 
 BEFORE = 50  # recent samples that a step is compared with: at most BEFORE, at least ENOUGH
 ENOUGH = 16
@@ -158,22 +152,18 @@ class Slow(NamedTuple):
 
 
 class SlowStep:
-    """`SlowStep`: steps that take more than *ratio* times the recent median.
+    """`SlowStep`: steps that take a multiple of the recent median.
 
-    They must also lie *scales* robust deviations above it and lose *lost* seconds or more, and as many more for each
-    `SPAN` seconds of the run, up to `WORTH`: on a noisy host, the longer steps of a long run are only counted.
+    They must also lie robust deviations above it and lose `Context.lost` seconds or more, and as many more for each `SPAN` seconds of the run, up to `WORTH`: on a noisy host, the longer steps of a long run are only counted.
     """
 
     alerts: tuple[str, ...] = ("SlowStep",)
 
-    def __init__(
-        self, *, ratio: float = DEFAULTS.slow_step_ratio, scales: float = DEFAULTS.slow_step_scales, lost: float = 0.0
-    ) -> None:
-        self._ratio = ratio
-        self._scales = scales
-        self._learnt = 1 + LEARNT_PART * (ratio - 1)
-        self._learnt_scales = min(LEARNT_SCALES, scales)
-        self._lost = lost
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self._ratio, self._scales = thresholds.slow_step_ratio, thresholds.slow_step_scales
+        self._learnt = 1 + LEARNT_PART * (self._ratio - 1)
+        self._learnt_scales = min(LEARNT_SCALES, self._scales)
+        self._lost = 0.0
         self._window = SortedWindow(BEFORE)
         self._by_step: Schedule | None = None
         self._by_time: Schedule | None = None
@@ -182,7 +172,7 @@ class SlowStep:
         self._index = 0
         self._last_slow = -APART - 1
         self._pause = (-APART - 1, 0.0)
-        self._episode = Episode("SlowStep")
+        self._episode = Episode("SlowStep", CALM)
         self._usual = 0.0  # seconds of a step before the alert began
         self._reported: deque[tuple[int, float]] = deque(maxlen=2 * USED_TO)
         self._ran = 0.0
@@ -191,6 +181,7 @@ class SlowStep:
         """Yield what the next durations show, in seconds per step."""
         if context.phase in PAUSES:
             return
+        self._lost = context.lost
         for at, (step, time, seconds) in enumerate(zip(*column, strict=True)):
             if INSTANT < seconds < inf:
                 self._advance(step, time)
@@ -262,8 +253,7 @@ class SlowStep:
         return due
 
     def _watch(self, at: int, step: int, seconds: float) -> Iterator[Detection]:
-        self._episode.follow(calm=not self._is_slow(seconds, self._usual))
-        if self._episode.calm >= CALM:
+        if self._episode.follow(calm=not self._is_slow(seconds, self._usual)):
             yield self._episode.end(at, f"steps take {duration(self._window.median())} again at step {step:,}")
         elif self._episode.seen > USUAL:
             text = f"steps have taken {duration(self._window.median())} for {USUAL:,} samples: this is the new normal"

@@ -1,26 +1,18 @@
 """Detect a run that makes no more steps, or a rank that falls behind the others, by the pace of the run itself."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from shlex import quote
-from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
-from trackside_daemon.detectors.run_view import RunAlert
+from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING, PushPace
+from trackside_daemon.detectors.run_view import RankProgress, RunAlert, RunClock, RunProgress
+from trackside_daemon.model.finding import Finding, Severity
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.stall import standing
 from trackside_daemon.model.text import duration, moment, number
 from trackside_daemon.model.time_ledger import SYNC_PHASES
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.detectors.pace import PushPace
-    from trackside_daemon.detectors.run_view import RankProgress, RunClock, RunProgress
-    from trackside_daemon.model.finding import Finding, Severity
-    from trackside_daemon.model.records import Alert
 
 CONSEQUENCE = 60.0  # seconds around the death of a rank in which silence of the run is its consequence
 
@@ -91,9 +83,9 @@ class RankSilent(RunAlert):
     alert = "RankSilent"
     ends = "rank {rank} of run {run} is no longer silent"
 
-    def __init__(self, run: RunProgress, floor: float) -> None:
+    def __init__(self, run: RunProgress) -> None:
         super().__init__(run)
-        self._floor = floor / 2
+        self._floor = run.pace.floor / 2
         self._expected: int | None = None
 
     def restore(self, kept: Alert) -> None:

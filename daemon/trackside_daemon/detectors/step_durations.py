@@ -1,13 +1,8 @@
 """Derive step durations from the times of pushes: from the first push of a step to that of the next."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from trackside_daemon.detectors.base import Column
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Key of the derived durations. If the training pushes this key itself, those values count instead.
 DURATION = "step_duration_seconds"

@@ -3,25 +3,19 @@
 The step time is the same on all ranks, because they wait for the slowest.
 """
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 from zlib import crc32
 
-from trackside_daemon.detectors.run_view import RunAlert
+from trackside_daemon.detectors.run_view import RunAlert, RunClock, RunProgress
 from trackside_daemon.model.families import training
+from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.text import duration
 from trackside_daemon.model.time_ledger import Excess, excess, lower_median, own_times, slow_from
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from trackside_daemon.detectors.run_view import RunClock, RunProgress
-    from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.records import Alert
 
 STEPS = 20  # least steps of a window
 

@@ -1,19 +1,12 @@
 """Detect steps that became slower and stay slower."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Episode, slower
-from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.detectors.base import Column, Context, Detection, Episode, slower
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.model.robust import SortedWindow
 from trackside_daemon.model.text import duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.base import Column, Context, Detection
 
 BLOCK = 10  # samples whose median is judged: pauses and single slow steps do not change it
 BEFORE = 32  # recent blocks that give the usual duration: at most BEFORE, at least ENOUGH
@@ -32,24 +25,24 @@ SCALES = 3.0
 
 
 class Throughput:
-    """`ThroughputRegression`: for 40 samples, steps take *ratio* times as long as before.
+    """`ThroughputRegression`: for 40 samples, steps take a multiple of the time before.
 
-    The increase must also exceed `SCALES` deviations of the levels, and all slower steps together must lose *lost* seconds,
+    The increase must also exceed `SCALES` deviations of the levels, and all slower steps together must lose `Context.lost` seconds,
     or `SHARE` of the run's time if that is less.
     """
 
     alerts: tuple[str, ...] = ("ThroughputRegression",)
 
-    def __init__(self, *, ratio: float = DEFAULTS.throughput_ratio, lost: float = 0.0) -> None:
-        self._ratio = ratio
-        self._lost = lost
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+        self._ratio = thresholds.throughput_ratio
+        self._lost = 0.0
         self._block: list[float] = []
         self._window = SortedWindow(BEFORE)
         self._slower: list[float] = []
         self._since = 0
         self._began = 0
         self._began_at = self._since_at = 0.0
-        self._episode = Episode("ThroughputRegression")
+        self._episode = Episode("ThroughputRegression", RETURNED)
         self._usual = 0.0  # seconds of a step before it became slower
         self._loses = 0.0
         self._ran = 0.0
@@ -58,6 +51,7 @@ class Throughput:
         """Yield what the next durations show, in seconds per step."""
         if context.phase in PAUSES:
             return
+        self._lost = context.lost
         block = self._block
         for at, (step, time, seconds) in enumerate(zip(*column, strict=True)):
             if 0 < seconds < float("inf"):
@@ -104,8 +98,7 @@ class Throughput:
 
     def _watch(self, at: int, step: int, level: float) -> Iterator[Detection]:
         episode, usual = self._episode, self._usual
-        episode.follow(calm=level <= (1 + (self._ratio - 1) / 2) * usual)
-        if episode.calm >= RETURNED:
+        if episode.follow(calm=level <= (1 + (self._ratio - 1) / 2) * usual):
             yield episode.end(at, f"steps take {duration(level)} again at step {step:,}")
         elif episode.seen >= USUAL:
             self._window.clear()

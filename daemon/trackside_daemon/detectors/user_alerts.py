@@ -1,17 +1,11 @@
 """Pass on alerts of ``run.alert``, at most one a minute per run."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
-
+from trackside_daemon.detectors.run_view import RunClock
 from trackside_daemon.model.finding import Finding, severity_of
 from trackside_daemon.model.recent import Recent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trackside_daemon.detectors.run_view import RunClock
-    from trackside_daemon.model.records import Event
+from trackside_daemon.model.records import Event
 
 APART = 60.0  # Seconds between two alerts of a run. Those in between are only counted.
 OLD = 900.0  # age in seconds above which a late alert is not reported

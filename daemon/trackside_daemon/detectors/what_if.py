@@ -6,18 +6,13 @@ marked as false alarms.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from math import floor, inf, isinf, log10, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.replay import Replay, Wanted
+from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
+from trackside_daemon.detectors.replay import AlertChange, PushedRow, Replay, Wanted
 from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from trackside_daemon.detectors.key_roles import KeyRoles
-    from trackside_daemon.detectors.replay import AlertChange, PushedRow
 
 EXTREME = 1000.0  # factor by which a threshold is changed at most
 EXACT = 1.03  # ratio of two thresholds that count as equal

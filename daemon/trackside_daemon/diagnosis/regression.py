@@ -125,9 +125,7 @@ class Regressions:
     def restore(self, alert: Alert) -> None:
         """Continue an alert that fired when an earlier daemon ended, until a comparison ends it."""
         if alert.alert == ALERT:
-            labels = tuple(sorted(alert.labels.items()))
-            finding = Finding(ALERT, "warning", labels, self._wall(), alert.summary, alert.description, run=alert.run)
-            self._restored.append(finding._replace(severity="info" if alert.severity == "info" else "warning"))
+            self._restored.append(alert.as_finding(self._wall()))
 
     def accept(self, batch: Batch) -> Sequence[Finding]:
         """Return what the last comparison has found, and begin the next one if it is due."""

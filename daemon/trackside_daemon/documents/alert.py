@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.limits import BATCH_NAMES
-from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
+from trackside_daemon.alerts.active_alert import ADDITION, CONCLUSION, OCCURRENCES
 from trackside_daemon.alerts.evidence.batches import BATCHES, REPEATED, place, summary
 from trackside_daemon.captures.hang.places import is_own
 from trackside_daemon.captures.hang.verdict import ranks_text
@@ -33,7 +33,7 @@ NEWEST = 5  # number of last samples to print as numbers
 def document(alert: Mapping[str, Any], now: float) -> Document:
     """Return all about an alert; *now* is in Unix seconds."""
     evidence = alert["evidence"]
-    rest = {name: value for name, value in evidence.items() if name not in {*_EVIDENCE, CONCLUSION, STEP}}
+    rest = {name: value for name, value in evidence.items() if name not in {*_EVIDENCE, ADDITION, CONCLUSION, STEP}}
     return Document(
         f"{alert['alert']} {alert['severity']}",
         [
@@ -244,7 +244,7 @@ _EVIDENCE: dict[str, Evidence] = {
     "host": lambda host, _: iter([_values("host", host)]),
     "cgroups": _cgroups,
     "gpus": _gpus,
-    "stderr": _listed("last lines of standard error", Code),
+    "console": _listed("last lines that the command printed", Code),
     "missing": _listed("unknown"),
 }
 

@@ -7,9 +7,10 @@ two: samples for the state, from `training.runs`, and a `records.BatchIngested` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +26,7 @@ UNITS = (
 
 
 # Compared by identity: each sample looks its metric up in a dict, and a hash of all fields would cost more.
-@dataclass(frozen=True, slots=True, eq=False)
-class Metric:
+class Metric(msgspec.Struct, frozen=True, eq=False):
     """A metric family; only `trackside_daemon.model.families` has any, but for those of `ForeignMetric`."""
 
     name: str  # the full name of its samples, as in a query: ``…_total`` for counters, ``…_info`` for infos
@@ -47,10 +47,8 @@ class Metric:
         return self.name.removesuffix({"counter": "_total", "info": "_info"}.get(self.kind, ""))
 
 
-class ForeignMetric(Metric):
+class ForeignMetric(Metric, frozen=True, eq=False):
     """A family of another program, which is free in its name; all its values are numbers."""
-
-    __slots__ = ()
 
     def __post_init__(self) -> None:
         """Accept every name."""
@@ -92,15 +90,14 @@ class Sample(NamedTuple):
     value: float | Distribution  # in the metric's unit; a `Distribution` for a histogram, 1 for an info
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(msgspec.Struct):
     """Samples and records of one source at one moment."""
 
     # A collector's name; ``training`` and more after a colon for a rank's samples; ``sessions`` for the records of
     # clients; or the part of the daemon. ``collect[]`` and ``exclude[]`` of a scrape select by what is before the
     # colon.
     source: str
-    samples: list[Sample] = field(default_factory=list)  # the newest values
+    samples: list[Sample] = []  # the newest values
     complete: bool = False  # the source has no other series: those that are not in this batch disappear
     # When the source's series expire unless another batch of it arrives, in seconds of the monotonic clock; None for
     # never.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint
+from trackside_daemon.model.finding import Finding, severity_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +39,9 @@ ANNOTATION = "annotation"
 
 # The kind of the event with the modules of a watched model: `trackside.pytorch.parameters`.
 MODEL = "model"
+
+# For which the clock of another machine may be ahead.
+AHEAD_SECONDS = 86400.0
 
 
 class Account(NamedTuple):
@@ -180,6 +184,11 @@ class Alert:
     def key(self) -> AlertKey:
         """The fields that identify it, in the history too."""
         return self.alert, self.run, tuple(sorted(self.labels.items())), self.started
+
+    def as_finding(self, time: float) -> Finding:
+        """Return the finding with which it goes on at this time, in Unix seconds."""
+        labels, texts = tuple(sorted(self.labels.items())), (self.summary, self.description)
+        return Finding(self.alert, severity_of(self.severity), labels, time, *texts, run=self.run)
 
     @property
     def fingerprint(self) -> str:

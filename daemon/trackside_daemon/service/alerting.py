@@ -31,6 +31,7 @@ from trackside_daemon.captures.kinds.kind import AskRanks
 from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.diagnosis.regression import Regressions
+from trackside_daemon.history.console import files
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.model.finding import Finding
@@ -44,6 +45,7 @@ from trackside_daemon.service.hangs import Hangs
 _log = logging.getLogger("trackside")
 
 WRITTEN_SECONDS = 5.0  # evidence does not wait longer for the history to write queued samples
+CONSOLE_BYTES = 64 << 10  # of what a command printed last, in which evidence is searched for
 
 
 class Alerting:
@@ -151,6 +153,7 @@ class Alerting:
             flush,
             diagnose=diagnose,
             ask_batches=self._ask_batches,
+            console=partial(files.read, history.database.path.parent, most=CONSOLE_BYTES),
             proc=proc,
         )
         self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))

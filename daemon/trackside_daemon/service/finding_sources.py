@@ -99,7 +99,7 @@ def finding_sources(
         report=report,
     )
     evaluated = RuleEvaluator(state, rules(section), clock, wall, baseline)
-    leaks = ProcessLeaks(state, section.thresholds.leak_ratio, clock, wall)
+    leaks = ProcessLeaks(state, section.thresholds, clock, wall)
     collectives = CollectiveAlerts(state, section.thresholds.collective_ratio, clock, wall)
     for alert in fired:
         runs.restore(alert, attempt(alert.run))

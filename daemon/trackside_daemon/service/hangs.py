@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from trackside.wire import Flight
-from trackside_daemon.alerts.active_alert import CONCLUSION
+from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
 from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.hang.cases import Absent, RankDump, rank_dump
@@ -100,12 +100,13 @@ class Hangs:
         self._stopping = threading.Event()
         self._room = threading.BoundedSemaphore(MAX_WAITING)
         self._threads = ThreadPoolExecutor(MAX_WAITING, "trackside-hangs")
-        self._firing: dict[object, threading.Event] = {}  # by key; set if no verdict is wanted any more
+        # By key, the alert, and what is set if no verdict is wanted any more.
+        self._firing: dict[object, tuple[Alert, threading.Event]] = {}
 
     def stop(self) -> None:
         """End; alerts that wait get no verdict."""
         self._stopping.set()
-        for unwanted in list(self._firing.values()):
+        for _, unwanted in list(self._firing.values()):
             unwanted.set()
         self._threads.shutdown(cancel_futures=True)
 
@@ -117,10 +118,11 @@ class Hangs:
             change = self._escalation.of(alert)
             # With its end, or with another try in its place, the present try is not wanted any more.
             if (change or alert.ended is not None) and (before := self._firing.pop(alert.key, None)) is not None:
-                before.set()
+                before[1].set()
             # The pipeline, which stops later, must not wait here.
             if change and not self._stopping.is_set() and self._room.acquire(blocking=False):
-                self._firing[alert.key] = unwanted = threading.Event()
+                unwanted = threading.Event()
+                self._firing[alert.key] = alert, unwanted
                 self._threads.submit(self._handle, alert, self._hang(alert), unwanted)
 
     def judge_now(self, run: str) -> dict[str, Any] | None:
@@ -145,8 +147,9 @@ class Hangs:
                 if unwanted.wait(pause):
                     return
                 found = self._judge(hang)
-                # An alert that has got worse since is judged again, but this verdict holds until then.
-                if found is None or alert.key not in self._firing or self._stopping.is_set():
+                # An alert that has got worse since is judged again, but this verdict holds until then; not for another hang.
+                now = self._firing.get(alert.key)
+                if found is None or now is None or _times(now[0]) != _times(alert) or self._stopping.is_set():
                     continue
                 # A rank that computed, or was stopped, at the first look may hang later.
                 is_busy = not set(found.busy) <= set(found.waiting)
@@ -260,7 +263,13 @@ class Hangs:
 
     def _hang(self, alert: Alert) -> _Hang:
         name = alert.labels.get("run", "")
-        rank = int(alert.labels.get("rank", 0))
+        # Of an alert that has returned, the label names the rank that it began with.
+        rank = int(next(iter(alert.evidence.get("ranks", ())), alert.labels.get("rank", 0)))
         subject = rank if alert.alert == "RankSilent" else None
         causes = {} if alert.alert in STALLS else {rank: str(alert.evidence.get("cause", ""))}
         return _Hang(alert.run, name, self._pushed(name) if alert.alert in STALLS else None, subject, causes)
+
+
+def _times(alert: Alert) -> Any:
+    """Return which of the hangs of an alert, which fires for a while after its end, this is."""
+    return alert.evidence.get(OCCURRENCES)

@@ -1,7 +1,8 @@
 """The profile ``cluster`` of the metrics page: without series that no rule reads, for a Prometheus of hundreds of machines."""
 
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from trackside_daemon.alerts.rules.builtin.gpu import ACTIVE
 from trackside_daemon.model.families import gpu, process, training

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from trackside_daemon.alerts.active_alert import CONCLUSION
+from trackside_daemon.alerts.active_alert import ADDITION, CONCLUSION
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import OF_BATCHES, Alert, Notified
+from trackside_daemon.model.records import Alert, Notified
 
 START = 1_700_000_000.5
 
@@ -15,8 +15,8 @@ START = 1_700_000_000.5
 def alert(name: str = "NonFinite", *, rank: int = 0, run: str = "id", severity: str = "critical", **more: Any) -> Alert:
     labels = {"key": "loss", "rank": str(rank), "run": f"name-{run}"} if run else {"device": "/dev/sda"}
     given = {"summary": f"{name} on rank {rank}", "description": "look", **more}
-    if name in OF_BATCHES:
-        given.setdefault("evidence", {CONCLUSION: ""})  # the batches are known, so that a notification does not wait
+    if name not in {"TrainingStalled", "SlowStep", "TrainingProcessDied"}:
+        given.setdefault("evidence", {CONCLUSION: "", ADDITION: ""})  # a notification waits for no more
     return Alert(name, severity, given.pop("started", START), run, labels, **given)
 
 

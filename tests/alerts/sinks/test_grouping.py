@@ -361,3 +361,18 @@ def test_a_full_outbox_drops_the_oldest_info_first(last: str) -> None:
     box.put(alert("New", severity=last), 0.2)
     assert {one.alert for one in message(box, 2.0).alerts} == {"Worst", "New"}
     assert box.dropped == 1
+
+
+def test_a_message_about_a_death_waits_for_what_is_known_of_it_and_later_rows_cause_no_other() -> None:
+    box = GroupOutbox(ALL)
+    died = alert("TrainingProcessDied", summary="rank 0 of run net, at step 289 or later, was killed by SIGKILL")
+    box.put(died, 0.0)
+    assert box.due() == 5.0
+    known = replace(
+        died, evidence={"addition": "Its command printed: Killed"}, description="look. Its command printed: Killed"
+    )
+    box.put(known, 2.0)
+    assert (box.due(), message(box, 3.0).alerts) == (3.0, (known,))
+    box.sent(SinkMessage("id", (known,)), 3.0)
+    box.put(replace(known, summary=died.summary.replace("289", "1,297")), 4.0)
+    assert (len(box), box.due()) == (0, None)

@@ -44,6 +44,13 @@ def test_an_alert_is_a_line_when_it_begins_gets_worse_and_ends(caplog: pytest.Lo
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "WARNING"]
 
 
+def test_a_death_has_its_step_and_rows_that_are_stored_later_add_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trackside")
+    died = alert("TrainingProcessDied", summary="rank 0, at step 289 or later, was killed")
+    logged("info", died, replace(died, summary=died.summary.replace("289", "297")))
+    assert caplog.messages == ["TrainingProcessDied (critical): rank 0, at step 289 or later, was killed"]
+
+
 def test_less_severe_alerts_are_not_logged_and_infos_are_logged_as_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "trackside")
     mild = alert("GpuPowerCapped", severity="info")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from end_to_end.conftest import finish
 from playwright.sync_api import Page, expect, sync_playwright
-from processes import DEADLINE, ROOT, Daemon, clean_environ
+from processes import DEADLINE, ROOT, Daemon, clean_environ, lasting_daemon
 from processes import start as start_process
 
 if TYPE_CHECKING:
@@ -82,10 +81,8 @@ def start_daemon(start_daemon: Callable[..., Daemon]) -> Callable[..., Daemon]:
 @pytest.fixture(scope="module")
 def shared_daemon() -> Iterator[Daemon]:
     """A daemon for all tests of a file that leave it as it is."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        running = Daemon(Path(directory), environ=PATIENT)
+    with lasting_daemon(environ=PATIENT) as running:
         yield running
-        running.stop()
 
 
 def train(daemon: Daemon, *arguments: str, **environ: str) -> None:

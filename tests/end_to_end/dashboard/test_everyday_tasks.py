@@ -9,14 +9,12 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from playwright.sync_api import expect
-from processes import ROOT, Daemon, clean_environ, eventually
+from processes import ROOT, Daemon, clean_environ, eventually, lasting_daemon
 from processes import start as start_process
 
 from trackside_daemon.web.dashboard import STATIC
@@ -63,8 +61,7 @@ STATED = {"pinned": ["tokens"], "order": ["tokens", "loss", "lr"], "full": [], "
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Daemon]:
     """A daemon with the runs of `TRAINING`, of which wide-1 is live, and two simulated GPUs."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), "--collector.gpu.simulate=2", environ={"TRACKSIDE_ALERTS__STALL_AFTER": "1h"})
+    with lasting_daemon("--collector.gpu.simulate=2", environ={"TRACKSIDE_ALERTS__STALL_AFTER": "1h"}) as daemon:
         trainings = [_train(daemon, rank) for rank in (0, 1)]
         for training in trainings:
             assert training.stdout is not None
@@ -73,7 +70,6 @@ def lab() -> Iterator[Daemon]:
         yield daemon
         for training in trainings:
             training.communicate(timeout=60)
-        daemon.stop()
 
 
 def _train(daemon: Daemon, rank: int) -> subprocess.Popen[str]:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 from processes import eventually
@@ -297,11 +298,13 @@ def test_a_run_that_resumed_from_a_checkpoint_is_where_its_last_attempt_is(
     expect(reset).to_be_visible()
 
 
-def open_noted(daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]) -> Page:
+def open_noted(
+    daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page], **more: Any
+) -> Page:
     script = "import trackside; r = trackside.init('n', id='n-1'); [r.push(step=s, loss=1 / (1 + s)) for s in range(9)]"
     start_training(daemon, "-c", script).wait()
     eventually(lambda: daemon.api("runs/n-1").json().get("state") == "finished")
-    return open_page(daemon, "/runs/n-1")
+    return open_page(daemon, "/runs/n-1", **more)
 
 
 def test_notes_are_written_at_a_step(
@@ -370,6 +373,39 @@ def test_notes_survive_a_reload_while_they_are_written(
     page.reload()
     expect(notes).to_have_text("half a sentence")
     expect(notes).not_to_have_attribute("title", re.compile("."))
+
+
+def test_notes_that_others_wrote_meanwhile_are_shown_and_replaced_only_if_they_are_saved_again(
+    shared_daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]
+) -> None:
+    daemon = shared_daemon
+    page = open_noted(daemon, start_training, open_page, expected_errors=("409",))
+    notes, about = page.get_by_role("textbox", name="Notes"), "/api/v1/runs/n-1/about"
+    token = (daemon.directory / "push.token").read_text().strip()
+
+    def save(status: int) -> None:
+        with page.expect_response("**/about") as answered:
+            notes.press("Control+Enter")
+        assert answered.value.status == status
+
+    def stored() -> Any:
+        return daemon.api("runs/n-1").json()["notes"]
+
+    for theirs, key, kept in (("theirs", "Control+Enter", "mine"), ("theirs again", "Escape", "theirs again")):
+        notes.fill("mine" if key == "Control+Enter" else "mine, too")
+        sent = httpx.post(f"{daemon.url}{about}", json={"notes": theirs}, headers={"Authorization": f"Bearer {token}"})
+        assert sent.status_code == 200
+        save(409)
+        expect(notes).to_have_attribute(
+            "title", re.compile(f"^Not saved: .*they are now: {theirs}. Escape drops yours")
+        )
+        expect(notes).to_contain_text("mine")
+        assert stored() == theirs
+        notes.focus()
+        notes.press(key)
+        eventually(lambda kept=kept: stored() == kept)  # type: ignore[misc]
+        expect(notes).to_have_text(kept)
+        expect(notes).not_to_have_attribute("title", re.compile("."))
 
 
 def _with(text: str) -> Any:

@@ -1,59 +1,89 @@
 """Thread that gathers the evidence of alerts, and returns it as `AlertNote` records."""
 
 import logging
+import re
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Any, NamedTuple
 
 from trackside.wire import EXCEPTION
-from trackside_daemon.alerts.active_alert import CONCLUSION
+from trackside_daemon.alerts.active_alert import ADDITION, OCCURRENCES
 from trackside_daemon.alerts.evidence.batches import batches
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, io, memory, xids
 from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
-from trackside_daemon.alerts.evidence.required import Part, required_parts
-from trackside_daemon.alerts.evidence.slow_downs import causes
+from trackside_daemon.alerts.evidence.required import ADDITIONS, OF_OCCURRENCES, Part, required_parts
+from trackside_daemon.alerts.evidence.slow_downs import causes, neighbours
 from trackside_daemon.alerts.evidence.sources import AlertCase, Sources
 from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.causes.readings import BEFORE
 from trackside_daemon.history.checkpoint_rows import checkpoints
+from trackside_daemon.history.console import lines
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.resources import Resource
 from trackside_daemon.history.sanitize import clean, to_json
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Alert, AlertNote
+from trackside_daemon.model.records import STEP, Alert, AlertNote
 from trackside_daemon.model.state import State
-from trackside_daemon.model.text import byte_size, shown
+from trackside_daemon.model.text import byte_size, cut, duration, number, shown
 
 MAX_EVENTS = 10  # most events
 MAX_EVENT_AGE_SECONDS = 600.0  # greatest age of an event, in seconds
 INTERVAL_SECONDS = 5.0  # seconds between two recorded values
 MAX_SERIES = 4096  # most series; phases of more ranks are not recorded
+LINES, LINE_LENGTH = 10, 300  # last lines of output that are evidence, and most columns of one
+SEARCHED = 50  # last lines among which that of an error is searched
+KEEPING_SECONDS = 0.5  # after which the process that keeps output has that of the end
+_ERROR = re.compile(
+    r"\w(Error|Exception|Interrupt)\b|\bFatal Python error|\bwhat\(\)|\b(Killed|Aborted|Segmentation fault|Bus error)\b"
+)
 
 
 def last_good_checkpoint(case: AlertCase) -> dict[str, Any]:
-    """Return the newest checkpoint that an audit has found intact and that was written before the alert.
-
-    If ranks differ, it is from before they did, and a sentence names it.
-    """
+    """Return the newest checkpoint that an audit has found intact and that is from before the trouble, and a sentence with it."""
     if not case.alert.run:
         return {}
-    differs, equal = "equal_at_step" in case.alert.evidence, case.alert.evidence.get("equal_at_step")
+    evidence, began = (
+        case.alert.evidence,
+        case.alert.evidence.get(OCCURRENCES, [{"time": case.alert.started}])[-1]["time"],
+    )
     with case.sources.history.reading() as connection:
         records = checkpoints(connection, case.alert.run)
-    good = [record for record in records if record.good and record.time <= case.alert.started]
-    if differs:
-        good = [one for one in good if equal is not None and one.step is not None and one.step <= equal]
+    differs, equal = "equal_at_step" in evidence, evidence.get("equal_at_step", inf)
+    last = -1 if equal is None else min(equal, evidence.get("doubtful_from_step", evidence.get(STEP, inf)) - 1)
+    before = [one for one in records if one.good and one.time <= began]
+    good = [one for one in before if (not differs if one.step is None else one.step <= last)]
     if not good:
-        return {CONCLUSION: "No intact checkpoint from before is known."} if differs else {}
-    last = good[-1]
-    named = {CONCLUSION: f"The last intact checkpoint from before is {shown(last.path)}."} if differs else {}
-    age = max(0.0, case.alert.started - last.time)
-    about = {"path": last.path, "step": last.step, "age_seconds": round(age, 1), "bytes": last.bytes}
-    return {"checkpoint": about, **named}
+        return {ADDITION: "No intact checkpoint from before is known."} if records else {}
+    newest = good[-1]
+    age = max(0.0, began - newest.time)
+    about = {"path": newest.path, "step": newest.step, "age_seconds": round(age, 1), "bytes": newest.bytes}
+    step = "" if newest.step is None else f"of step {number(newest.step)} and "
+    text = f"The last intact checkpoint from before, {step}{duration(age)} earlier, is {shown(newest.path)}."
+    return {"checkpoint": about, ADDITION: text}
+
+
+def console(case: AlertCase) -> dict[str, Any]:
+    """Return the last lines that the command of the run printed, and a sentence with the one of an error, else the last one."""
+    if not case.alert.run:
+        return {}
+    with case.sources.history.reading() as connection:
+        launch = reader.launch(connection, case.alert.run)
+    if launch:
+        case.sources.pause(KEEPING_SECONDS)
+    kept = lines.split(case.sources.console(launch))[-SEARCHED:]
+    printed = [cut(shown(text), LINE_LENGTH) for line in kept if (text := lines.plain(line).strip())]
+    if not printed:
+        return {}
+    said = next(filter(_ERROR.search, reversed(printed)), printed[-1])
+    return {
+        "console": printed[-LINES:],
+        **({} if said in case.alert.summary else {ADDITION: f"Its command printed: {said}"}),
+    }
 
 
 def deaths(case: AlertCase) -> dict[str, Any]:
@@ -125,6 +155,8 @@ _GATHERERS: dict[Part, Callable[[AlertCase], dict[str, Any]]] = {
     "cgroups": cgroups,
     "causes": causes,
     "checkpoint": last_good_checkpoint,
+    "console": console,
+    "neighbours": neighbours,
     "diagnosis": lambda case: {"diagnosis": list(case.sources.diagnose(case.alert.run))} if case.alert.run else {},
 }
 
@@ -233,17 +265,22 @@ class EvidenceGatherer:
             self._publish(Batch("evidence", records=[note]))
 
     def gather(self, alert: Alert, until: float, *, again: bool = False) -> dict[str, Any]:
-        """Return the evidence of an alert, of one that came *again* its batches; ``missing`` has why parts are absent."""
+        """Return the evidence of an alert, of one that came *again* some; ``missing`` has why parts are absent."""
         case = AlertCase(alert, self._sources, self._clock(), self._wall(), until, [])
         evidence: dict[str, Any] = {}
-        parts = ("batches",) if again else required_parts(alert.alert, dict(alert.labels))
+        parts = [
+            part for part in required_parts(alert.alert, dict(alert.labels)) if not again or part in OF_OCCURRENCES
+        ]
+        additions = []
         is_written = False
         for part in parts:
             if part in _STORED and not is_written:
                 is_written = True
                 self._sources.wait_written()
             try:
-                evidence |= _GATHERERS[part](case)
+                found = _GATHERERS[part](case)
+                additions.append(found.pop(ADDITION, ""))
+                evidence |= found
             except Exception as error:  # a part that fails must not cost the others
                 case.missing.append(f"{part}: {type(error).__name__}")
                 if not self._has_failed:
@@ -252,6 +289,8 @@ class EvidenceGatherer:
                     text = "the %s of %s cannot be gathered: %s; further failures are not logged"
                     log.error(text, part, alert.alert, why, exc_info=traceback)  # noqa: TRY400  with one if it helps
                 self._has_failed = True
+        if not ADDITIONS.isdisjoint(parts):
+            evidence[ADDITION] = " ".join(filter(None, additions))
         return _bounded(evidence, case)
 
     def _pause(self, seconds: float) -> None:

@@ -1,8 +1,10 @@
 """Parts of the evidence that each alert needs."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from trackside_daemon.model.records import OF_BATCHES
+from trackside_daemon.alerts.active_alert import ADDITION, CONCLUSION
+from trackside_daemon.model.records import OF_BATCHES, STALLS
 
 Part = Literal[
     "batches",
@@ -18,14 +20,20 @@ Part = Literal[
     "deaths",
     "causes",
     "checkpoint",
+    "console",
+    "neighbours",
     "diagnosis",
 ]
 
 # Parts of every alert about a run; samples exist only if it is about a key.
 OF_RUNS: tuple[Part, ...] = ("ranks", "samples")
+# Parts of one that comes again at another step while it fires.
+OF_OCCURRENCES: tuple[Part, ...] = ("batches", "checkpoint")
+# Parts with sentences that end the description.
+ADDITIONS = frozenset(("checkpoint", "console", "neighbours"))
 
 _MEMORY: tuple[Part, ...] = ("memory", "host", "cgroups")
-_DEATH: tuple[Part, ...] = ("checkpoint", "deaths", *_MEMORY)
+_DEATH: tuple[Part, ...] = ("checkpoint", "deaths", "console", *_MEMORY)
 
 _PARTS: dict[str, tuple[Part, ...]] = {
     **dict.fromkeys(("TrainingStalled", "RankSilent"), ("stacks",)),
@@ -33,10 +41,12 @@ _PARTS: dict[str, tuple[Part, ...]] = {
     "PerformanceRegression": ("diagnosis",),
     "GpuUnderutilized": ("causes", "diagnosis"),
     "StragglerRank": ("causes", "gpus", "stacks", "diagnosis"),
-    **dict.fromkeys(("NonFinite", "LossDiverging", "LossDiscontinuity", "ReplicasDiffer"), ("checkpoint",)),
+    **dict.fromkeys(OF_BATCHES - {"LossHardBatch"}, ("checkpoint",)),
+    **dict.fromkeys(("LossDiscontinuity", "ReplicasDiffer", "KlBlowup", "RewardCollapse"), ("checkpoint",)),
     **dict.fromkeys(("TrainingProcessDied", "OomKilled", "DataLoaderDied"), _DEATH),
-    **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak", "ShmFull"), _MEMORY),
-    "CpuSaturated": ("cpu", "cgroups"),
+    **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "ShmFull"), _MEMORY),
+    "HostMemoryLeak": ("checkpoint", *_MEMORY),
+    "CpuSaturated": ("cpu", "neighbours", "cgroups"),
     "DataLoaderBottleneck": ("cpu", "diagnosis"),
     "IoBottleneck": ("io", "host"),
 }
@@ -45,9 +55,11 @@ _PARTS: dict[str, tuple[Part, ...]] = {
 _WITHOUT_EVIDENCE = frozenset(("RunStarted", "RunRestarted", "RunFinished"))
 
 
-def is_explained(alert: str) -> bool:
-    """Return whether the evidence of an alert has what its text begins with, so that a notification waits for it."""
-    return alert in OF_BATCHES or "causes" in _PARTS.get(alert, ()) or alert == "ReplicasDiffer"
+def awaits(alert: str, evidence: Mapping[str, Any]) -> bool:
+    """Return whether a notification of an alert waits for what its text begins or ends with."""
+    parts = frozenset(_PARTS.get(alert, ()))
+    begins = alert in OF_BATCHES | STALLS or "causes" in parts
+    return (begins and CONCLUSION not in evidence) or (bool(parts & ADDITIONS) and ADDITION not in evidence)
 
 
 def required_parts(alert: str, labels: dict[str, str]) -> tuple[Part, ...]:

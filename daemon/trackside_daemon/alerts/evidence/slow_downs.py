@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from trackside_daemon.alerts.active_alert import ADDITION
 from trackside_daemon.alerts.evidence.sources import AlertCase
 from trackside_daemon.causes.engine import FAMILIES, compared, conclusion, of_slow_down
+from trackside_daemon.causes.machine import users
 from trackside_daemon.causes.readings import BEFORE, Neighbour, RankPlace, Readings, SlowDown
 from trackside_daemon.collectors.kernel_files import number, read
 from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat, read_stat
@@ -184,6 +186,20 @@ def causes(case: AlertCase) -> dict[str, Any]:
         **({"causes": [cause.as_json() for cause in found], "conclusion": text} if text else {}),
         **{name: part for name, part in parts.items() if part},
     }
+
+
+def neighbours(case: AlertCase) -> dict[str, Any]:
+    """Return the processes outside of all trainings that use most of the machine, and a sentence with those that use its CPUs."""
+    if "cgroup" in case.alert.labels:  # its own limit is reached, whatever the others use
+        return {}
+    before = read_processes(case.sources.proc)
+    case.sources.pause(READING_GAP_SECONDS)
+    own = {process.pid for process in case.sources.processes()} | {os.getpid()}
+    if not (found := heaviest(before, read_processes(case.sources.proc), own)):
+        return {}
+    using = users(found)
+    text = f"Outside of the training, processes use the CPUs{using}." if using else ""
+    return {"neighbours": [one.as_json() for one in found], ADDITION: text}
 
 
 def slow_down(alert: Alert, until: float) -> SlowDown | None:

@@ -43,6 +43,7 @@ class Sources(NamedTuple):
     ask_batches: AskBatches = lambda *_: (frozenset(), ())
     # Returns the recent seconds by phase of the ranks of a run, by its name.
     phases: Callable[[str], Sequence[Resource]] = lambda _: ()
+    console: Callable[[str], bytes] = lambda _: b""  # returns the newest output that is kept of a launch
     proc: str = "/proc"  # path of procfs
 
 

@@ -6,13 +6,13 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
-from trackside_daemon.alerts.active_alert import CONCLUSION, page_of, series_labels
-from trackside_daemon.alerts.evidence.required import is_explained
+from trackside_daemon.alerts.active_alert import page_of, series_labels
+from trackside_daemon.alerts.evidence.required import awaits
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkFilter, SinkMessage, notification_of, severity_rank
 from trackside_daemon.alerts.test_alert import TEST_ALERT
 from trackside_daemon.model.families import alerts
 from trackside_daemon.model.families.alerts import CORRELATION
-from trackside_daemon.model.records import STALLS, Alert, AlertKey, Notified
+from trackside_daemon.model.records import Alert, AlertKey, Notified
 from trackside_daemon.model.text import rfc3339
 from trackside_daemon.model.troubles import PREFIX
 
@@ -58,7 +58,7 @@ def as_json(alert: Alert, daemon: DaemonInfo, ends: float, more: Mapping[str, st
 
 
 WAIT_SECONDS = 1.0  # seconds for which a message waits for further alerts of the same run
-CAUSE_SECONDS = 5.0  # seconds for which it waits for the cause of an alert about slowness or a stall
+CAUSE_SECONDS = 5.0  # seconds for which it waits for what the evidence adds to the text of an alert
 
 # Least seconds between two messages about a run. A new critical alert does not wait, nor does a warning after infos.
 INTERVAL_SECONDS = 60.0
@@ -211,8 +211,7 @@ class GroupOutbox:
         if not entry.queued:
             entry.queued, entry.since = True, now
         last = -inf if _is_urgent(alert) else self._last.get((alert.run, _is_severe(alert)), -inf)
-        is_awaited = (is_explained(alert.alert) or alert.alert in STALLS) and CONCLUSION not in alert.evidence
-        due = max(now + (CAUSE_SECONDS if is_awaited else self._wait), last + INTERVAL_SECONDS)
+        due = max(now + (CAUSE_SECONDS if awaits(alert.alert, alert.evidence) else self._wait), last + INTERVAL_SECONDS)
         self._due[alert.run] = min(due, self._due.get(alert.run, inf))
 
     def _expire(self, now: float) -> None:

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 from trackside_daemon.alerts.active_alert import first_summary
 from trackside_daemon.alerts.active_alerts import ONCE
+from trackside_daemon.detectors.deaths import ALERTS as DEATHS
+from trackside_daemon.detectors.deaths import AT_STEP
 from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import Alert, Notified
@@ -126,6 +128,9 @@ def severity_rank(alert: Alert) -> int:
 def notification_of(alert: Alert) -> Notified:
     """Return what a notification of the alert contains; a sink notifies again once this changes.
 
-    Further ranks that have the alert are left out, so they cause no new message.
+    Further ranks that have the alert are left out, so they cause no new message, nor do rows of a process that has died.
     """
-    return Notified(alert.severity, first_summary(alert), alert.ended is not None)
+    summary = first_summary(alert)
+    return Notified(
+        alert.severity, AT_STEP.sub("", summary) if alert.alert in DEATHS else summary, alert.ended is not None
+    )

@@ -50,6 +50,7 @@ class ParquetFiles:
     def __init__(self, store: FileStore) -> None:
         self.store = store
         self.lost = 0
+        self._known: set[str] = set()  # places of the runs that `write` was called with
         self._schemas = schemas()
         self._listed: dict[str, list[str]] = {}
 
@@ -76,11 +77,22 @@ class ParquetFiles:
     def close(self) -> None:
         """See `RunTarget`."""
 
+    def delete_others(self) -> None:
+        """Delete the files of all runs that `write` was not called with.
+
+        Raises:
+            SendError: The store does not answer.
+        """
+        kinds = ("samples", "alerts", "runs")
+        places = {layout.place_of(one.name) for kind in kinds for one in self.store.files_below(kind)}
+        self._delete(places - self._known)
+
     def _parts(self, run: MirroredRun, of: Origin, *, fresh: bool = True) -> list[RunFiles]:
         """Return what the store has of a run from this history, the newest first."""
         places = [place for place in self._places("runs", run, of, fresh=fresh) if _is_of_run(place, run)]
         parts = (self._part(place) for place in places)
         own = [part for part in parts if self._is_own(part, run, of)]
+        self._known.update(part.place for part in own)
         return sorted(own, key=lambda part: (layout.split(part.place).number, _pushes(part.footer)), reverse=True)
 
     def _is_own(self, part: RunFiles, run: MirroredRun, of: Origin) -> bool:
@@ -143,6 +155,7 @@ class ParquetFiles:
                 files[kind].publish()
                 self._check(files[kind].target, rows[kind])
             self._delete(part.place for part in parts)
+        self._known.add(place)
         self.lost += max(0, groups.lost - int((before.footer if before else {}).get(layout.LOST, 0)))
         return rows["samples"]
 

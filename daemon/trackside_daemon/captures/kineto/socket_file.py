@@ -4,16 +4,21 @@ A file whose socket is gone delays the end of each process by 8 s, because libki
 removed at every end: by the daemon, and if that is killed by its ingest worker.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import socket
 import stat
 import time
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import CONFIG
 from trackside.os_errors import os_error_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # libkineto copies the path of its own socket to the 108 bytes of sockaddr_un without a check: DIRECTORY/dynoconfigclientUUID
 # and a NUL.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trackside_daemon.alerts.active_alert import CONCLUSION
+from trackside_daemon.alerts.active_alert import ADDITION, CONCLUSION
 from trackside_daemon.cli.commands.runs import STALE, shortened
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Form, Json, StoragePath, Url, argument, flag, option
@@ -164,8 +164,9 @@ def _list(alerts: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
         if alert["ended"] is None and (end := alert.get("silenced_until")) is not None:
             yield f"  silenced until {short_moment(end, now)}"
         yield from wrapped(shown(alert["summary"]))
-        if text := alert.get("evidence", {}).get(CONCLUSION):
-            yield from wrapped(shown(text))
+        for name in (CONCLUSION, ADDITION):
+            if text := alert.get("evidence", {}).get(name):
+                yield from wrapped(shown(text))
 
 
 def _state(alert: Mapping[str, Any]) -> str:

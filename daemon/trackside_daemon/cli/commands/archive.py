@@ -1,9 +1,11 @@
 """The command archive: write ended runs as Parquet files."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterator
+import zlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +13,12 @@ from trackside_daemon.cli.errors import CommandError, errors_reported, fail, war
 from trackside_daemon.cli.options import StoragePath, argument, flag
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.model.text import shown
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+    from trackside_daemon.bridges.mirrors.target import MirroredRun
 
 
 def archive(
@@ -25,11 +33,15 @@ def archive(
     the same with bridges.parquet.url; needs trackside[arrow].
     """
     with errors_reported():
-        print_lines(_verified(target) if verify else write(target, storage_path))
+        print_lines(_verified(target) if verify else write(target, storage_path or directory()))
 
 
-def write(target: str, storage_path: Path | None) -> Iterator[str]:
-    """Write the ended runs of a history to a target, and yield a line for each and for all."""
+def write(target: str, history_path: Path, *, exact: bool = False) -> Iterator[str]:
+    """Write the ended runs of a history to a target, and yield a line for each and for all.
+
+    With *exact*, the target has what the history has, and nothing else: also runs whose names or tags a user has changed are
+    written again, and those that were deleted are deleted.
+    """
     from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
     from trackside_daemon.bridges.parquet.mirror import make_target
     from trackside_daemon.history.read.offline import Offline
@@ -37,15 +49,14 @@ def write(target: str, storage_path: Path | None) -> Iterator[str]:
 
     try:
         files = make_target({"url": target})
-        history = Offline(storage_path or _directory(), lambda line: typer.echo(line, err=True))
+        history = Offline(history_path, lambda line: typer.echo(line, err=True))
         written = samples = there = failures = 0
         with history.reading() as connection:
             runs = [run for run in mirrored_runs(connection, None) if run.ended is not None]
         for run in runs:
             name = f"{shown(run.name)} ({shown(run.id)})"
             with history.reading() as connection:  # one transaction for each run, so that the WAL can shrink
-                now = next(mirrored_runs(connection, None, run.id), None)
-                if now is None or now.ended is None:
+                if (now := _ended(connection, run.id, exact=exact)) is None:
                     continue
                 try:
                     count = files.write(connection, now)
@@ -61,6 +72,8 @@ def write(target: str, storage_path: Path | None) -> Iterator[str]:
             yield f"{name}: {count:,} samples"
             written += 1
             samples += count
+        if exact:
+            files.delete_others()
     except (SettingError, SendError) as error:
         raise CommandError(str(error)) from None
     yield f"written: {written} runs with {samples:,} samples; {there} were there already"
@@ -68,6 +81,18 @@ def write(target: str, storage_path: Path | None) -> Iterator[str]:
         warn(f"{files.lost:,} samples had been deleted from the history before: storage.retention.size")
     if failures:
         fail(f"{failures} runs are not written; the next trackside archive tries again", 1)
+
+
+def _ended(connection: sqlite3.Connection, run: str, *, exact: bool) -> MirroredRun | None:
+    """Return a run as it is now; None if it was deleted or goes on. If *exact*, its end changes with what a user may change."""
+    from trackside_daemon import __version__
+    from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
+
+    now = next(mirrored_runs(connection, None, run), None)
+    if now is None or now.ended is None:
+        return None
+    about = zlib.crc32(repr((__version__, now.name, now.tags)).encode("utf-8", "replace"))
+    return now._replace(end=f"{now.end} {about:x}") if exact else now
 
 
 def _verified(target: str) -> Iterator[str]:
@@ -86,7 +111,7 @@ def _verified(target: str) -> Iterator[str]:
         raise typer.Exit(1)
 
 
-def _directory() -> Path:
+def directory() -> Path:
     """Return the directory of the running daemon's history, else the default one."""
     from pathlib import Path
 

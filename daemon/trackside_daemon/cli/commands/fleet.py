@@ -1,7 +1,11 @@
 """The command fleet: questions over the archived runs of all machines."""
 
+import hashlib
+import os
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -13,6 +17,8 @@ from trackside_daemon.cli.options import Json, StoragePath, argument, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import shown
+
+KEPT_SECONDS = 30 * 86400.0  # for which what questions about a history wrote is kept after the last one
 
 
 def fleet(
@@ -64,8 +70,8 @@ def fleet(
 
 @contextmanager
 def _archived(source: str, storage_path: Path | None) -> Iterator[str]:
-    """Yield where the archived runs are; without an archive, those of this machine are written to a directory until then."""
-    from trackside_daemon.cli.commands.archive import write
+    """Yield where the archived runs are; without an archive, those of this machine, as its history has them now."""
+    from trackside_daemon.cli.commands.archive import directory, write
     from trackside_daemon.config.loading import load
     from trackside_daemon.history.frames.optional_library import library
     from trackside_daemon.service.config import Config
@@ -75,13 +81,42 @@ def _archived(source: str, storage_path: Path | None) -> Iterator[str]:
         return
     library("duckdb", "fleet")  # before all runs are written in vain
     warn("these are the ended runs of this machine; --from and bridges.parquet.url name an archive")
-    with TemporaryDirectory(prefix="trackside-") as directory:
+    history = storage_path or directory()
+    with _place(history) as place:
         with suppress(typer.Exit):  # it has named what is not written
-            for _ in write(directory, storage_path):
+            for _ in write(str(place), history, exact=True):
                 pass
-        if not any(Path(directory).iterdir()):
+        if not any(place.glob("runs/*/*/*")):
             raise CommandError("no run of this machine has ended; --from and bridges.parquet.url name an archive")
-        yield directory
+        yield str(place)
+
+
+@contextmanager
+def _place(history: Path) -> Iterator[Path]:
+    """Yield the directory with what earlier questions about a history wrote, for this user alone, and no other question at once.
+
+    An empty one that is deleted afterwards, if there cannot be one, or another question has it.
+    """
+    from trackside.environment.paths import state_directory
+    from trackside_daemon.history.directory import make_private
+    from trackside_daemon.linux.file_lock import FileLock, HeldError
+
+    with ExitStack() as stack:
+        try:
+            of = hashlib.sha256(os.fsencode(history.resolve())).hexdigest()[:16]
+            place = state_directory(os.environ, os.getuid()) / "fleet" / of
+            make_private(place)
+            owners = {one.lstat().st_uid for one in (place, *place.parents)}
+            if place.stat().st_mode & 0o077 or not owners <= {0, os.getuid()}:  # another user could put something there
+                raise PermissionError(place)
+            stack.callback(FileLock(place / "lock").close)
+            os.utime(place)
+            for other in place.parent.iterdir():
+                if time.time() - other.stat().st_mtime > KEPT_SECONDS:
+                    shutil.rmtree(other, ignore_errors=True)
+        except (LookupError, OSError, HeldError):
+            place = Path(stack.enter_context(TemporaryDirectory(prefix="trackside-")))
+        yield place
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.model.records import Alert, Notified, Silence, fingerprint
+from trackside_daemon.model.records import AHEAD_SECONDS, Alert, Notified, Silence, fingerprint
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,7 +26,6 @@ _ALERT_RECORD = (
     "alert.description, alert.ended, json_remove(alert.evidence, '$.dismissed'), alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
     f"WHERE coalesce(NOT run.deleted, 1) AND {_OWN}"
 )
-AHEAD_SECONDS = 86400.0
 
 
 class AlertFilter(NamedTuple):

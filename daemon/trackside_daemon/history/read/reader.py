@@ -96,7 +96,9 @@ def runs(
             values += [value] * condition.count("?")
     if wanted.after and connection.execute("SELECT 1 FROM run WHERE uid = ?", (wanted.after,)).fetchone() is None:
         raise UnknownRunError(f"run {wanted.after!r}: there is none")
-    query = f"SELECT {_IS_FRESH}, {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
+    query = (
+        f"SELECT {_IS_FRESH}, {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
+    )
     found = []
     for is_fresh, *row in connection.execute(query, (*values, wanted.limit or -1)).fetchall():
         run = _listed(row)

@@ -9,15 +9,19 @@ from trackside_daemon.history.schema import HOST
 from trackside_daemon.model.records import Alert, AlertNote, Silence
 
 SILENCES_KEPT = 30 * 86400.0  # seconds for which a silence stays in the history after its end
+# Evidence that an alert no longer has if its record lacks the name beside it: what ended has come again, or another run hangs.
+_GONE = {"recovered": "recovered", "accepted": "accepted", "conclusion": "conclusion", "hang": "conclusion"}
 
 
 def write_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:
     """Insert an alert, or update it if the history has it; *run* is the id of its run's row."""
+    evidence = dict(record.evidence)
+    gone = {name: None for name, of in _GONE.items() if of not in evidence}  # json_patch removes what is null: RFC 7396
     connection.execute(
         "INSERT INTO alert (run, alert, severity, labels, started, ended, summary, description, evidence) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, alert, labels, started) DO UPDATE SET "
         "severity = excluded.severity, ended = excluded.ended, summary = excluded.summary, "
-        "description = excluded.description, evidence = json_patch(evidence, excluded.evidence)",
+        "description = excluded.description, evidence = json_patch(evidence, ?)",
         (
             run,
             record.alert,
@@ -27,7 +31,8 @@ def write_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None
             record.ended,
             record.summary,
             record.description,
-            to_json(dict(record.evidence)),
+            to_json(evidence),
+            to_json(evidence | gone),
         ),
     )
 
@@ -50,7 +55,7 @@ def write_note(connection: sqlite3.Connection, run: int, record: AlertNote) -> N
 
 def dismissal(alert: Mapping[str, Any], time: float | None, comment: str) -> AlertNote:
     """Return the note that an alert, as the API shows it, was a false alarm; without a *time*, that it was none."""
-    # A null removes the entry: json_patch merges as RFC 7396 defines.
+    # A null removes the entry.
     dismissed = None if time is None else {"time": time, "comment": comment}
     return AlertNote(alert["alert"], alert["started"], alert["run"] or "", alert["labels"], {"dismissed": dismissed})
 

@@ -16,19 +16,32 @@ def pin(store: RecordStore, uid: str, *, pinned: bool = True) -> bool:
     return changed > 0
 
 
-def describe(store: RecordStore, uid: str, *, name: str | None, notes: str | None, tags: Sequence[str] | None) -> bool:
+def describe(
+    store: RecordStore,
+    uid: str,
+    *,
+    name: str | None,
+    notes: str | None,
+    tags: Sequence[str] | None,
+    notes_before: str | None = None,
+) -> bool:
     """Set name, notes or tags of a run, those that are not None; return False if there is no such run.
 
     A later session of the run sets its name and its tags again.
 
     Raises:
-        ValueError: The run has not ended, and gets another name: its series on ``/metrics`` have the one that it has.
+        ValueError: The run has not ended, and gets another name: its series on ``/metrics`` have the one that it has. Or it has
+            other notes than *notes_before*, which somebody else has written meanwhile.
     """
-    row = store.connection.execute("SELECT name, ended FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
+    row = store.connection.execute(
+        "SELECT name, ended, notes FROM run WHERE uid = ? AND NOT deleted", (uid,)
+    ).fetchone()
     if row is None:
         return False
     if name is not None and name != row[0] and row[1] is None:
         raise ValueError(f"run {uid!r} has not ended; it can be renamed when it has")
+    if notes is not None and notes_before not in (None, row[2]) and redact_text(notes) != row[2]:
+        raise ValueError(f"others have changed the notes meanwhile; they are now: {row[2][:500]}")
     texts = None if tags is None else to_json([redact_text(tag) for tag in tags])
     changes = {
         "name": None if name is None else redact_text(name),

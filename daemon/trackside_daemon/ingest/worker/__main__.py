@@ -6,7 +6,6 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from trackside_daemon.captures.kineto.socket_file import remove_after
 from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
@@ -32,6 +31,8 @@ def main(arguments: Sequence[str]) -> int | str:
     except ServeError as error:
         return str(error)
     worker.run()
+    from pathlib import Path  # which takes 1 MiB, and nothing before needs
+
     remove_after(Path(settings["profiler"]), END_SECONDS)  # the daemon has removed it, unless it was killed
     worker.close()
     return 0

@@ -1,9 +1,11 @@
 """Readers of ``nvmlDeviceGetFieldValues``: many fields in one call, each with a separate status."""
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+import msgspec
+from msgspec.structs import force_setattr, replace
 
 from trackside_daemon.nvml.readers.identity import UNKNOWN
 from trackside_daemon.nvml.readers.unsupported import Unsupported, lasts, series
@@ -24,8 +26,7 @@ ZERO_DEGREES = "the driver reports 0 degrees, which no memory has"
 UNION_MEMBERS = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Field:
+class Field(msgspec.Struct, frozen=True, eq=False):
     """A field and its series."""
 
     number: int  # number in ``NVML_FI_DEV_...``, which no driver changes
@@ -35,12 +36,12 @@ class Field:
     scope: int = 0  # a link, `ALL_LINKS` or `MODULE`, for the fields that have scopes
     minimum: float = -math.inf  # lowest usable value
     below_minimum: str = ""  # reason why a lower value is not used
-    series: str = dataclasses.field(init=False)  # name of the series with its labels
-    name: str = dataclasses.field(init=False)  # name among the unsupported calls: ``power_watts from field 186``
+    series: str = ""  # set from the others: name of the series with its labels
+    name: str = ""  # the same: name among the unsupported calls: ``power_watts from field 186``
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "series", series(self.family, self.labels))
-        object.__setattr__(self, "name", f"{self.series} from field {self.number}")
+        force_setattr(self, "series", series(self.family, self.labels))
+        force_setattr(self, "name", f"{self.series} from field {self.number}")
 
 
 POWER = Field(186, "power_watts", divisor=1000)
@@ -162,7 +163,7 @@ def read_field_by_link(
     """
     if not is_readable(field, unsupported):
         return {}
-    answers = list(_field_values(nvml, handle, [dataclasses.replace(field, scope=link) for link in links]))
+    answers = list(_field_values(nvml, handle, [replace(field, scope=link) for link in links]))
     values = {answered.scope: number / field.divisor for answered, number, _ in answers if number is not None}
     if answers and not values:
         unsupported.add(field.name, answers[0][2])
@@ -178,7 +179,7 @@ def read_field_sum(nvml: Any, handle: Any, field: Field, count: int, unsupported
     if not is_readable(field, unsupported):
         return []
     links = unsupported.summed_links.get(field.name)
-    scoped = [dataclasses.replace(field, scope=link) for link in links or range(count)]
+    scoped = [replace(field, scope=link) for link in links or range(count)]
     answers = list(_field_values(nvml, handle, scoped))
     values = {answered.scope: number / field.divisor for answered, number, _ in answers if number is not None}
     failed = [why for _, number, why in answers if number is None]

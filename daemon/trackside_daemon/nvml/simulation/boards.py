@@ -1,12 +1,11 @@
 """Boards that can be simulated, from their data sheets and nvidia-smi."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MEBIBYTE = 2**20
 
 
-@dataclass(frozen=True)
-class Board:
+class Board(NamedTuple):
     """One kind of GPU: clocks in megahertz, power in watts, temperatures in degrees Celsius."""
 
     name: str

@@ -1,8 +1,9 @@
 """A simulated GPU: its state at one moment, and the values that follow from it, each counter the integral of its gauge."""
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from trackside_daemon.nvml.readers.clocks import REASONS
 from trackside_daemon.nvml.readers.fields import LIMIT_REASONS, NVLINK_ERRORS, PCIE_ERRORS
@@ -23,8 +24,7 @@ HEALTHY_SPEED = 0.985
 CLOCK_STEP = 15  # megahertz
 
 
-@dataclass(frozen=True)
-class SimulatedGpu:
+class SimulatedGpu(msgspec.Struct, frozen=True, dict=True):
     """One GPU at *now* seconds of a monotonic clock."""
 
     board: Board

@@ -118,8 +118,8 @@ _ENDPOINTS = (
         "POST",
         "/runs/{id}/about",
         HistoryApi.describe_run,
-        description="What is absent stays. The answer is the run as in /runs/{id}, without its series. A run can be "
-        "renamed when it has ended. If it is resumed, its name and tags are the training's again.",
+        description="What is absent stays; with notes_before, changed notes are 409. The answer is as of /runs/{id}, without series. "
+        "A run can be renamed when it has ended; resumed, its name and tags are the training's again.",
         body='{"name": "baseline", "notes": "with the old tokenizer", "tags": ["paper"]}',
         body_type=DescribeBody,
         errors=(400, 409),

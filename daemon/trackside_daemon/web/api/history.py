@@ -26,6 +26,7 @@ from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.model.capture import RankAnswer
+from trackside_daemon.model.records import AHEAD_SECONDS
 from trackside_daemon.model.text import byte_size
 from trackside_daemon.questions.artifacts import Media
 from trackside_daemon.questions.diagnosis import Report
@@ -83,12 +84,10 @@ class DescribeBody(msgspec.Struct, forbid_unknown_fields=True):
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     notes: Annotated[str, msgspec.Meta(max_length=10_000)] | None = None
+    notes_before: str | None = None  # those that an edit began from; None to replace any
     tags: (
         Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=64)] | None
     ) = None
-
-
-AHEAD_SECONDS = 86400.0  # of a note
 
 
 class AnnotationBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -136,9 +135,8 @@ class HistoryApi:
         """Set the name, the notes or the tags of a run."""
         wanted = decoded_body(await request.body(), DescribeBody, '{"name": …, "notes": …, "tags": […]}')
         uid = await self._history.resolve(request)
-        await self._history.change(
-            lambda store: run_changes.describe(store, uid, name=wanted.name, notes=wanted.notes, tags=wanted.tags)
-        )
+        changes = msgspec.structs.asdict(wanted)
+        await self._history.change(lambda store: run_changes.describe(store, uid, **changes))
         return json_response(await self._history.read(lambda connection: reader.head(connection, uid)))
 
     async def annotate_run(self, request: Request) -> Response:

@@ -38,15 +38,11 @@ export function openDialog(title, { content, submit, action }, signal) {
 
 // Resolves to true when the user confirms with the button `verb`; false otherwise, also when `signal` is aborted.
 export function confirmDialog(question, explanation, verb, signal) {
-  let isConfirmed = false;
   const id = `explanation-${count}`;
-  const submit = () => {
-    isConfirmed = true;
-    close();
-  };
-  const { root, close } = openDialog(question, { content: h("p", { id }, explanation), submit, action: verb }, signal);
+  const submit = () => root.close(verb);
+  const { root } = openDialog(question, { content: h("p", { id }, explanation), submit, action: verb }, signal);
   root.setAttribute("aria-describedby", id);
-  return new Promise((resolve) => { root.addEventListener("close", () => resolve(isConfirmed)); });
+  return new Promise((resolve) => { root.addEventListener("close", () => resolve(root.returnValue === verb)); });
 }
 
 const UNDO_MS = 10_000;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+from trackside_daemon.alerts.active_alert import first_summary
 from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
 from trackside_daemon.alerts.sinks.sink import SinkFilter, SinkMessage, notification_of
 from trackside_daemon.model.families.alerts import CORRELATION
@@ -69,7 +70,7 @@ class LogOutbox:
         logged = self._logged.pop(key, None)
         notification = notification_of(alert)
         by = f"run {alert.labels.get('run', '')}: " if alert.alert == BY_TRAINING else ""
-        text = f"{by}{notification.summary}"
+        text = f"{by}{first_summary(alert)}"
         if alert.ended is not None:
             if logged is not None:
                 seconds = alert.ended - alert.started

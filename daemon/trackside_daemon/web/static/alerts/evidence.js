@@ -30,7 +30,7 @@ const SECTIONS = {
   events: ["Events before the alert", events],
   xids: ["Xid errors", (xids, alert) =>
     recordTable(xids.map(({ gpu, xid, time }) => ({ when: relativeTime(time, alert), GPU: gpu, Xid: xid })))],
-  stderr: ["Last lines of standard error", (texts) => preformatted(texts.join("\n"), "Standard error")],
+  console: ["Last lines that the command printed", (texts) => preformatted(texts.join("\n"), "Output")],
   processes: ["Processes", recordTable],
   host: ["Host", (host) => h("div.cards", {}, h("div.card", {}, facts(host)))],
   cgroups: ["Cgroups", (cgroups) => h("div.cards", {},
@@ -57,8 +57,8 @@ export function evidence(alert, signal) {
 
 // Returns the evidence that consists of a single value.
 export function scalarEvidence(alert) {
-  return Object.entries(alert.evidence).filter(([name, value]) =>
-    name !== "conclusion" && !Object.hasOwn(SECTIONS, name) && (value === null || typeof value !== "object"));
+  return Object.entries(alert.evidence).filter(([name, value]) => !["addition", "conclusion"].includes(name) &&
+    !Object.hasOwn(SECTIONS, name) && (value === null || typeof value !== "object"));
 }
 
 function renderPart(part, value, alert, signal) {

@@ -102,7 +102,7 @@ class RunPage {
     this.newest = newestOf(run, run.metrics.map((metric) => metric.last_time));
     this.allMarks = [];
     this.selection = controls(address, (changes) => this.#changed(changes));
-    const note = (text) => post(`${runPath(run.id)}/about`, { notes: text }).finally(this.reload);
+    const note = (notes, from) => post(`${runPath(run.id)}/about`, { notes, notes_before: from }).finally(this.reload);
     const share = () => openShareDialog(this.run, () => workspace.encode(), this.host, address.signal);
     this.head = new Header(run, { onEdit: () => this.#edit().catch(() => {}), onNotes: note, onShare: share });
     const onZoom = (from, to) => this.selection.zoom(from, to);

@@ -62,8 +62,8 @@ function threadsOf({ rank, threads }) {
 const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
 
 export class Header {
-  // `onEdit()` and `onShare()` open dialogs, `onNotes(text)` stores the notes.
-  constructor(/** @type {Run} */ run, { onEdit = () => {}, onShare = () => {}, onNotes = async (_text) => {} } = {}) {
+  // `onEdit()` and `onShare()` open dialogs, `onNotes(text, from)` stores the notes.
+  constructor(/** @type {Run} */ run, { onEdit = () => {}, onShare = () => {}, onNotes = async (..._) => {} } = {}) {
     this.run = run;
     /** @type {LiveRun} */
     this.row = undefined;
@@ -77,7 +77,7 @@ export class Header {
     this.state = badge(run.state);
     this.about = h("span.quiet");
     this.tags = h("span.tags");
-    this.notes = notes(`notes:${run.id}`, () => this.run.notes ?? "", onNotes);
+    this.notes = notes(`draft:${run.id}`, () => this.run.notes ?? "", onNotes);
     this.cause = h("p.run-cause");
     this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) =>
       [name, tile(name)]));
@@ -172,28 +172,35 @@ export class Header {
 }
 
 // The notes of a run, written where they stand; Escape puts back those `stored()`. A title says that they are not. The
-// session has them by `name` until they are.
+// session has them by `name` until they are, with those that they began from.
 function notes(name, stored, onNotes) {
   const isReader = document.documentElement.dataset.role === "read";
+  const kept = () => JSON.parse((!isReader && sessionStorage.getItem(name)) || "{}");
+  if (kept().text?.trim() === stored()) sessionStorage.removeItem(name); // Stored as the page was left.
+  let draft = kept();
   const writing = isReader ? { role: "note" }
     : { contenteditable: "plaintext-only", role: "textbox", "aria-multiline": "true", "data-empty": "Add a note" };
   const element = h("div.run-notes", { ...writing, "aria-label": "Notes",
-    oninput: () => sessionStorage.setItem(name, element.innerText),
+    oninput: () => {
+      draft = { text: element.innerText, from: draft.from ?? stored() };
+      sessionStorage.setItem(name, JSON.stringify(draft));
+    },
     onblur: async () => {
       const text = element.innerText.trim();
       element.title = text === stored() ? "" : "Saving…";
-      if (element.title) element.title = await onNotes(text).then(() => "", ({ message }) => `Not saved: ${message}`);
+      const problem = element.title && (await onNotes(text, draft.from).then(() => "", (refused) => refused));
+      const how = problem.status === 409 ? ". Escape drops yours; saved again, they replace those." : "";
+      element.title = problem && `Not saved: ${problem.message}${how}`;
       element.classList.toggle("bad", element.title !== "");
-      if (!element.title) sessionStorage.removeItem(name);
+      if (!problem || problem.status === 409) draft = {}; // Whoever saves again has been shown what others wrote.
+      if (!problem) sessionStorage.removeItem(name);
     },
     onkeydown: (event) => {
       if (event.key === "Escape") setText(element, stored());
       if (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey)) element.blur();
     } });
-  const draft = isReader ? null : sessionStorage.getItem(name);
-  if (draft?.trim() === stored()) sessionStorage.removeItem(name); // Stored as the page was left.
-  if (sessionStorage.getItem(name) === null || isReader) return element;
-  setText(element, draft);
+  if (draft.text === undefined) return element;
+  setText(element, draft.text);
   element.title = "Not saved: the page was left. Click to go on.";
   element.classList.add("bad");
   return element;

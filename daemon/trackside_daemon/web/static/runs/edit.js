@@ -4,7 +4,7 @@ import { post, remove, runPath } from "/static/api.js";
 import { confirmDialog, openDialog } from "/static/confirm.js";
 import { h, ENDED } from "/static/dom.js";
 
-// Resolves to "changed", "deleted" or undefined.
+// Resolves to "changed", "deleted" or "".
 export function editRun(run, signal) {
   const path = runPath(run.id);
   const isEnded = ENDED.has(run.state);
@@ -13,27 +13,23 @@ export function editRun(run, signal) {
   const tags = h("input", { value: run.tags.join(", "), placeholder: "baseline, paper" });
   const notes = h("textarea", { rows: 5 }, run.notes ?? "");
   const pinned = h("input", { type: "checkbox", checked: run.pinned });
-  let result;
   const submit = async () => {
     const list = tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
-    await post(`${path}/about`,
-      { notes: notes.value, tags: list, ...(isEnded ? { name: name.value.trim() || run.name } : {}) });
+    const noted = notes.value === run.notes ? {} : { notes: notes.value, notes_before: run.notes };
+    await post(`${path}/about`, { ...noted, tags: list, ...(isEnded ? { name: name.value.trim() || run.name } : {}) });
     if (pinned.checked !== run.pinned) await post(`${path}/pin`, { pinned: pinned.checked });
-    result = "changed";
-    dialog.close();
+    dialog.root.close("changed");
   };
   const destroy = async () => {
     const text = `This also deletes all samples, events and alerts of ${run.label ?? run.name}. You cannot undo it.`;
     if (!(await confirmDialog("Delete this run?", text, "Delete", signal))) return;
     await remove(path);
-    result = "deleted";
-    dialog.close();
+    dialog.root.close("deleted");
   };
-  const fields = [["Name", name], ["Tags", tags], ["Notes", notes]].map(([text, field]) =>
-    h("label.field", {}, text, field));
+  const fields = [["Name", name], ["Tags", tags], ["Notes", notes]].map((parts) => h("label.field", {}, parts));
   const dialog = openDialog("Edit run", { action: "Save", submit,
     content: [fields, h("label", {}, pinned, "Pinned: the history limits do not delete it")] }, signal);
   dialog.cancel.before(h("button.needs-admin", { hidden: !isEnded, onclick: () => dialog.attempt(destroy) }, "Delete"),
     h("span.grow"));
-  return new Promise((resolve) => { dialog.root.addEventListener("close", () => resolve(result)); });
+  return new Promise((resolve) => { dialog.root.addEventListener("close", () => resolve(dialog.root.returnValue)); });
 }
