@@ -328,7 +328,6 @@ class Session(Outbox):
                 )
         except Exception:  # noqa: BLE001  no room on the disk, or numbers that cannot be written: the next hello tries again
             self._head = []
-            self.spool.end_keep()
 
     def warn_of_unstored(self) -> None:
         """Add a warning for what was pushed and the daemon does not store."""
