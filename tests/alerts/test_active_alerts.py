@@ -251,6 +251,7 @@ def test_what_the_evidence_adds_ends_the_description_also_after_a_restart(record
         "Step 7. look Saved at 5.",
         "Step 7. look Saved at 6.",
     ]
+    assert "Step 7. look" in recorder.texts[0], "/metrics, which asks for no token, lacks what the training printed"
     kept = recorder.records[-1]
     again = Recorder()
     again.active.restore([kept], NOW + 3)
