@@ -288,6 +288,8 @@ def test_a_death_has_the_line_that_its_command_printed_last_or_as_an_error(
     found = evidence.gather(about("TrainingProcessDied", rank="0"), NOW)
     assert found["addition"] == f"Its command printed: {said}"
     assert len(found["console"]) <= 10
+    again = evidence.gather(about("TrainingProcessDied", rank="0"), NOW, again=True)
+    assert (again["addition"], again["console"]) == (found["addition"], found["console"])
     known = replace(about("TrainingProcessDied", rank="0"), summary=f"rank 0 died: {said}")
     assert "redacted" in said or evidence.gather(known, NOW)["addition"] == "", "its summary has it"
 

@@ -179,6 +179,8 @@ class ActiveAlert:
         if finding.severity != "critical" or over < self.min_seconds / 2:
             return False
         self.summary = finding.summary
+        for name in (CONCLUSION, ADDITION):  # gathered anew
+            self.evidence.pop(name, None)
         self.min_seconds = longer(self.min_seconds)
         self.fires_until = max(self.fires_until, finding.time + self.min_seconds)
         return True

@@ -167,7 +167,7 @@ log = logging.getLogger("trackside")
 
 
 class _Request(NamedTuple):
-    """Alert in the queue; samples after *until*, in Unix seconds, are not evidence. It came *again* at another step."""
+    """Alert in the queue; samples after *until*, in Unix seconds, are not evidence. It came *again*."""
 
     alert: Alert
     until: float
