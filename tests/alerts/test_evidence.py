@@ -165,6 +165,7 @@ def test_a_key_without_samples_is_listed_as_missing(scene: Scene) -> None:
     found = scene.gather(about(key="loss", rank="0"))
     assert found == {
         "addition": "",
+        "conclusion": "",
         "missing": ["ranks: /metrics no longer has values of them", "samples: the history has none of loss"],
     }
 

@@ -31,7 +31,7 @@ def batches(case: AlertCase) -> dict[str, Any]:
     """
     step = case.alert.evidence.get(STEP)
     if not isinstance(step, int):
-        return {}
+        return {CONCLUSION: ""}
     with case.sources.history.reading() as connection:
         earlier = alert_reader.batches(connection, case.alert.run, EARLIER)
     of_alert = case.alert.fingerprint
