@@ -268,12 +268,26 @@ LAUNCH = "0123456789abcdef"
 TRACEBACK = b"step 3\nTraceback (most recent call last):\n  x\nRuntimeError: \x1b[31mCUDA\x1b[0m error \x07at https://me:hunter2@host\n\n"
 
 
+TORCHRUN = b"""    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============
+train.py FAILED
+  traceback : Signal 9 (SIGKILL) received by PID 5
+============
+"""
+SIGNALLED = b"torch.distributed.elastic.multiprocessing.api.SignalException: Process 5 got signal: 15\n"
+
+
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
         (TRACEBACK, "RuntimeError: CUDA error at https://me:[redacted]@host"),
         (TRACEBACK + b"terminated\n", "RuntimeError: CUDA error at https://me:[redacted]@host"),
         (b"step 3\nstep 4\r\n", "step 4"),
+        (b"[rank0]: ValueError: boom\n" + TORCHRUN, "[rank0]: ValueError: boom"),
+        (b"ValueError: boom\n" + SIGNALLED, "ValueError: boom"),
+        (b"AssertionError\n    raise RuntimeError(\nOSError: \n" + TORCHRUN, "AssertionError"),
+        (TORCHRUN, "traceback : Signal 9 (SIGKILL) received by PID 5"),
         (b"x" * 5000, "x" * 150 + "\u2026" + "x" * 149),
         (b"Bus error (core dumped)\n" + b"step\n" * 100, "step"),
     ],
