@@ -28,7 +28,7 @@ from trackside_daemon.model.families import cgroup, daemon
 from trackside_daemon.model.families import process as families
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
-from trackside_daemon.model.records import STEP, Alert, Event
+from trackside_daemon.model.records import STEP, Alert, AlertNote, Event
 from trackside_daemon.model.state import State
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -262,6 +262,14 @@ def test_an_alert_that_comes_again_at_another_step_gets_its_batches_and_its_chec
     found = scene.evidence.gather(replace(about("NonFinite", rank="0"), evidence={STEP: 7}), NOW, again=True)
     assert found.keys() == {"addition", "conclusion", "missing"}
     assert {line.partition(":")[0] for line in found["missing"]} == {"batches"}
+
+
+def test_an_alert_that_comes_again_at_the_same_step_names_its_batches_again(scene: Scene) -> None:
+    alert = replace(about("NonFinite", rank="0"), evidence={STEP: 7})
+    known = {"batches": [{"step": 7, "rank": 0, "samples": [5]}]}
+    note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, known)
+    scene.kept.put([opened("net-1", name="net"), alert, note])
+    assert scene.evidence.gather(alert, NOW, again=True)["conclusion"] == "Step 7, rank 0: samples 5."
 
 
 LAUNCH = "0123456789abcdef"
