@@ -14,7 +14,8 @@ from trackside_daemon.alerts.active_alert import ActiveAlert, first_summary
 from trackside_daemon.alerts.active_alerts import MAX_ALERTS, ActiveAlerts
 from trackside_daemon.alerts.alerted_runs import AlertedRuns
 from trackside_daemon.alerts.disabled import DisabledAlerts
-from trackside_daemon.alerts.firing_alerts import FiringAlerts
+from trackside_daemon.alerts.evidence.required import awaits
+from trackside_daemon.alerts.firing_alerts import Escalation, FiringAlerts
 from trackside_daemon.alerts.inhibition import INHIBITION_RULES
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.alerts.sinks.sink import notification_of
@@ -236,6 +237,23 @@ def test_a_stall_that_returns_before_the_next_tick_or_of_another_rank_has_no_ear
         assert last.evidence.keys() == {"since", "occurrences"}
 
 
+@pytest.mark.parametrize("alert", ["TrainingProcessDied", "NonFinite"])
+def test_a_critical_alert_that_comes_again_is_sent_with_what_is_gathered_of_it_then(
+    recorder: Recorder, alert: str
+) -> None:
+    escalation = Escalation()
+    fired = recorder.accept(finding(alert)).tick(1).records[0]
+    assert escalation.of(fired) == "begun"
+    note = AlertNote(fired.alert, fired.started, fired.run, fired.labels, {"conclusion": "One.", "addition": "Two."})
+    recorder.record(recorder.active.conclude([note]))
+    assert (escalation.of(recorder.records[-1]), recorder.records[-1].description) == (None, "One. look Two.")
+    recorder.accept(over(finding(alert)), at=2)
+    recorder.accept(finding(alert, time=NOW + 90)._replace(summary="anew"), at=90)
+    last = recorder.records[-1]
+    assert (last.started, last.description, awaits(alert, last.evidence)) == (NOW, "look", True)
+    assert (escalation.of(last), escalation.of(last)) == ("again", None)
+
+
 def test_what_the_evidence_adds_ends_the_description_also_after_a_restart(recorder: Recorder) -> None:
     fired = recorder.accept(finding()).tick(1).records[0]
     for texts in (
@@ -251,6 +269,7 @@ def test_what_the_evidence_adds_ends_the_description_also_after_a_restart(record
         "Step 7. look Saved at 5.",
         "Step 7. look Saved at 6.",
     ]
+    assert "Step 7. look" in recorder.texts[0], "/metrics, which asks for no token, lacks what the training printed"
     kept = recorder.records[-1]
     again = Recorder()
     again.active.restore([kept], NOW + 3)

@@ -28,7 +28,7 @@ from trackside_daemon.model.families import cgroup, daemon
 from trackside_daemon.model.families import process as families
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
-from trackside_daemon.model.records import STEP, Alert, Event
+from trackside_daemon.model.records import STEP, Alert, AlertNote, Event
 from trackside_daemon.model.state import State
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -165,6 +165,7 @@ def test_a_key_without_samples_is_listed_as_missing(scene: Scene) -> None:
     found = scene.gather(about(key="loss", rank="0"))
     assert found == {
         "addition": "",
+        "conclusion": "",
         "missing": ["ranks: /metrics no longer has values of them", "samples: the history has none of loss"],
     }
 
@@ -263,8 +264,26 @@ def test_an_alert_that_comes_again_at_another_step_gets_its_batches_and_its_chec
     assert {line.partition(":")[0] for line in found["missing"]} == {"batches"}
 
 
+def test_an_alert_that_comes_again_at_the_same_step_names_its_batches_again(scene: Scene) -> None:
+    alert = replace(about("NonFinite", rank="0"), evidence={STEP: 7})
+    known = {"batches": [{"step": 7, "rank": 0, "samples": [5]}]}
+    note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, known)
+    scene.kept.put([opened("net-1", name="net"), alert, note])
+    assert scene.evidence.gather(alert, NOW, again=True)["conclusion"] == "Step 7, rank 0: samples 5."
+
+
 LAUNCH = "0123456789abcdef"
 TRACEBACK = b"step 3\nTraceback (most recent call last):\n  x\nRuntimeError: \x1b[31mCUDA\x1b[0m error \x07at https://me:hunter2@host\n\n"
+
+
+TORCHRUN = b"""    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============
+train.py FAILED
+  traceback : Signal 9 (SIGKILL) received by PID 5
+============
+"""
+SIGNALLED = b"torch.distributed.elastic.multiprocessing.api.SignalException: Process 5 got signal: 15\n"
 
 
 @pytest.mark.parametrize(
@@ -273,6 +292,10 @@ TRACEBACK = b"step 3\nTraceback (most recent call last):\n  x\nRuntimeError: \x1
         (TRACEBACK, "RuntimeError: CUDA error at https://me:[redacted]@host"),
         (TRACEBACK + b"terminated\n", "RuntimeError: CUDA error at https://me:[redacted]@host"),
         (b"step 3\nstep 4\r\n", "step 4"),
+        (b"[rank0]: ValueError: boom\n" + TORCHRUN, "[rank0]: ValueError: boom"),
+        (b"ValueError: boom\n" + SIGNALLED, "ValueError: boom"),
+        (b"AssertionError\n    raise RuntimeError(\nOSError: \n" + TORCHRUN, "AssertionError"),
+        (TORCHRUN, "traceback : Signal 9 (SIGKILL) received by PID 5"),
         (b"x" * 5000, "x" * 150 + "\u2026" + "x" * 149),
         (b"Bus error (core dumped)\n" + b"step\n" * 100, "step"),
     ],
@@ -288,6 +311,8 @@ def test_a_death_has_the_line_that_its_command_printed_last_or_as_an_error(
     found = evidence.gather(about("TrainingProcessDied", rank="0"), NOW)
     assert found["addition"] == f"Its command printed: {said}"
     assert len(found["console"]) <= 10
+    again = evidence.gather(about("TrainingProcessDied", rank="0"), NOW, again=True)
+    assert (again["addition"], again["console"]) == (found["addition"], found["console"])
     known = replace(about("TrainingProcessDied", rank="0"), summary=f"rank 0 died: {said}")
     assert "redacted" in said or evidence.gather(known, NOW)["addition"] == "", "its summary has it"
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from detectors.running import ID, Running
 from session_records import batch_ingested, session_opened
@@ -76,6 +77,15 @@ def test_a_nan_is_reported_with_its_run_key_step_and_time(watch: RankWatch) -> N
     assert found.summary == "name-id: loss: NaN at step 1; the last finite value was 2.5"
     assert found.time == 1.7e9 + 1
     assert "checkpoint" in found.description
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_steps_of_another_count_are_no_evidence_since_no_batch_or_checkpoint_has_them(
+    watch: RankWatch, *, aside: bool
+) -> None:
+    pushed = msgspec.structs.replace(block(0, {"val_loss": [2.5, nan]}), aside=aside)
+    (found,) = findings_of(watch, opened(), ingested(pushed))
+    assert found.evidence == ({} if aside else {"step": 1, "doubtful_from_step": 0})
 
 
 def test_a_rank_is_named_where_there_are_several(watch: RankWatch) -> None:

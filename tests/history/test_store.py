@@ -280,6 +280,10 @@ def test_an_alert_that_returns_has_neither_its_recovery_nor_the_verdict_of_befor
     assert stored() == {**judged, "recovered": 6.0, "hang": {"kind": "silent"}}
     bench.apply(replace(stall, evidence={"since": 7.0}))
     assert stored() == {"since": 7.0}
+    gathered = {"addition": "Its command printed: x", "console": ["x"], "exception": {}, "checkpoint": {"step": 1}}
+    bench.apply(AlertNote("TrainingStalled", 5.0, "run", {"a": "2"}, gathered))
+    bench.apply(replace(stall, evidence={"since": 8.0}))
+    assert stored() == {"since": 8.0}
 
 
 def test_what_was_sampled_of_the_machine_is_a_series_of_its_own(bench: Bench) -> None:

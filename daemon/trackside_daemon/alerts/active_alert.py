@@ -92,6 +92,11 @@ class ActiveAlert:
         """Summary without the further occurrences, so that a series with it does not change with each of them."""
         return self.summary + self._others()
 
+    @property
+    def explanation(self) -> str:
+        """Description without `ADDITION`, which may have what the training printed: /metrics asks for no token."""
+        return " ".join(filter(None, (self.evidence.get(CONCLUSION), self.description)))
+
     def update(self, finding: Finding, fires_until: float) -> bool:
         """Add a finding of this alert, from the same or another location.
 
@@ -174,6 +179,8 @@ class ActiveAlert:
         if finding.severity != "critical" or over < self.min_seconds / 2:
             return False
         self.summary = finding.summary
+        for name in (CONCLUSION, ADDITION):  # gathered anew
+            self.evidence.pop(name, None)
         self.min_seconds = longer(self.min_seconds)
         self.fires_until = max(self.fires_until, finding.time + self.min_seconds)
         return True
@@ -216,7 +223,7 @@ class ActiveAlert:
             self.run,
             self.labels,
             self.summary + self._again() + self._others() + self._recovery(),
-            " ".join(filter(None, (self.evidence.get(CONCLUSION), self.description, self.evidence.get(ADDITION)))),
+            " ".join(filter(None, (self.explanation, self.evidence.get(ADDITION)))),
             self.ended,
             self.evidence,
             self.silenced,
@@ -303,12 +310,11 @@ def text_samples(alerts: Iterable[ActiveAlert], host: str, url: str) -> list[Sam
     samples = []
     for active in alerts:
         if active.exported and active.alert not in LIFE_CYCLE:
-            record = active.record()
             page = page_of(url, active.run)
             since = datetime.fromtimestamp(active.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
             texts = (
                 active.label,
-                record.description,
+                active.explanation,
                 since,
                 host,
                 active.run,

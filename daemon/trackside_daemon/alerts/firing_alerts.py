@@ -5,8 +5,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Literal
 
+from trackside_daemon.alerts.active_alert import OCCURRENCES
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import LIFE_CYCLE, STEP, Alert
+from trackside_daemon.model.records import LIFE_CYCLE, Alert
 
 MAX_REMEMBERED = 2000  # most firing alerts whose severity is remembered; the daemon keeps half as many active alerts
 
@@ -46,12 +47,13 @@ class Escalation:
         self._known: OrderedDict[object, tuple[object, ...]] = OrderedDict()
 
     def of(self, alert: Alert) -> Literal["begun", "worse", "again"] | None:
-        """Return whether an alert has begun, or since its last record got worse or returned, or came again at another step."""
+        """Return whether an alert has begun, or since its last record got worse or stalled anew, or came again."""
         key = alert.alert, alert.run, alert.started, tuple(sorted(alert.labels.items()))
         before = self._known.pop(key, None)
         if alert.ended is not None:
             return None
-        self._known[key] = now = alert.severity, alert.evidence.get("since"), alert.evidence.get(STEP)
+        times = alert.evidence.get(OCCURRENCES, [{"number": 1}])[-1]["number"]
+        self._known[key] = now = alert.severity, alert.evidence.get("since"), times
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
         if before is None:

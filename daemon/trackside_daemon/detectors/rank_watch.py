@@ -125,7 +125,7 @@ class _WatchedRank:
         self._detectors.context.phase = self._paused_in if self._pushes_durations else ""
         self._detectors.context.derived = not self._pushes_durations
         self._paused_in = ""
-        yield from self._findings(columns, late=late)
+        yield from self._findings(columns, late=late, aside=pushed.aside)
         if not pushed.aside:  # else the steps are epochs, say
             ended = self._durations.add(pushed.steps, times)
             if ended.steps and not self._pushes_durations:
@@ -169,11 +169,14 @@ class _WatchedRank:
         for key, detection in self._detectors.evaluate(columns):
             self._firing.apply(key, detection)
 
-    def _findings(self, columns: Mapping[str, Column], *, late: bool) -> Iterator[Finding]:
+    def _findings(self, columns: Mapping[str, Column], *, late: bool, aside: bool = False) -> Iterator[Finding]:
         for found in self._detectors.evaluate(columns) if columns else ():
             column, detection = columns[found.key], found.finding
             of_batch = {STEP: column.steps[detection.at]} if detection.alert in OF_BATCHES else {}
-            known = detection._replace(evidence={**of_batch, **detection.evidence})
+            evidence = {**of_batch, **detection.evidence}
+            for name in (STEP, "doubtful_from_step") if aside else ():  # no batch or checkpoint has these steps
+                evidence.pop(name, None)
+            known = detection._replace(evidence=evidence)
             yield from self._apply(Found(found.key, known), column.times[detection.at], late=late)
 
     def _apply(self, found: Found, time: float, *, late: bool) -> Iterator[Finding]:

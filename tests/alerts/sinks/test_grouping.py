@@ -376,3 +376,6 @@ def test_a_message_about_a_death_waits_for_what_is_known_of_it_and_later_rows_ca
     box.sent(SinkMessage("id", (known,)), 3.0)
     box.put(replace(known, summary=died.summary.replace("289", "1,297")), 4.0)
     assert (len(box), box.due()) == (0, None)
+    restored = GroupOutbox(ALL)
+    restored.restore(known, 0.0, sent=notification_of(known))
+    assert (len(restored), restored.due()) == (0, None), "an earlier daemon stored the summary with the step"

@@ -65,6 +65,8 @@ def test_a_restored_alert_is_not_logged_again_but_its_end_is() -> None:
     box = LogSink(LogSinkSection()).outbox()
     box.restore(alert(), 0.0, sent=notification_of(alert()))
     box.restore(over(alert("Over")), 0.0, sent=notification_of(alert("Over")))
+    died = alert("TrainingProcessDied", summary="rank 0, at step 289, was killed")
+    box.restore(died, 0.0, sent=notification_of(died))  # as an earlier daemon stored it
     box.put(alert(), 1.0)
     assert box.due() is None
     box.put(over(alert()), 2.0)

@@ -31,7 +31,7 @@ def batches(case: AlertCase) -> dict[str, Any]:
     """
     step = case.alert.evidence.get(STEP)
     if not isinstance(step, int):
-        return {}
+        return {CONCLUSION: ""}
     with case.sources.history.reading() as connection:
         earlier = alert_reader.batches(connection, case.alert.run, EARLIER)
     of_alert = case.alert.fingerprint
@@ -42,6 +42,7 @@ def batches(case: AlertCase) -> dict[str, Any]:
     ]
     times = [one[STEP] for one in case.alert.evidence.get(OCCURRENCES, ()) if STEP in one]
     found = [one for at in {step: 0, **dict.fromkeys(times[-AGAIN:])} for one in _asked(case, at, own)]
+    found = found or [one for one in own if one["step"] == step]  # it came again at the same step
     if not found:
         return {} if case.alert.evidence.get(CONCLUSION) else {CONCLUSION: ""}
     again = repeated(found, earlier)

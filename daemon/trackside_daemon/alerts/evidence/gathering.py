@@ -38,9 +38,12 @@ MAX_SERIES = 4096  # most series; phases of more ranks are not recorded
 LINES, LINE_LENGTH = 10, 300  # last lines of output that are evidence, and most columns of one
 SEARCHED = 50  # last lines among which that of an error is searched
 KEEPING_SECONDS = 0.5  # after which the process that keeps output has that of the end
+# An error with its text or at the end of its line; those of torchrun only say that a rank has ended.
 _ERROR = re.compile(
-    r"\w(Error|Exception|Interrupt)\b|\bFatal Python error|\bwhat\(\)|\b(Killed|Aborted|Segmentation fault|Bus error)\b"
+    r"\w((?<!\bChildFailed)Error|(?<!\bSignal)Exception|Interrupt)(: *\S|$)|\bFatal Python error|\bwhat\(\)"
+    r"|\b(Killed|Aborted|Segmentation fault|Bus error)\b"
 )
+_WORD = re.compile(r"\w")
 
 
 def last_good_checkpoint(case: AlertCase) -> dict[str, Any]:
@@ -79,7 +82,8 @@ def console(case: AlertCase) -> dict[str, Any]:
     printed = [cut(shown(text), LINE_LENGTH) for line in kept if (text := lines.plain(line).strip())]
     if not printed:
         return {}
-    said = next(filter(_ERROR.search, reversed(printed)), printed[-1])
+    found = (line for pattern in (_ERROR, _WORD) for line in reversed(printed) if pattern.search(line))
+    said = next(found, printed[-1])
     return {
         "console": printed[-LINES:],
         **({} if said in case.alert.summary else {ADDITION: f"Its command printed: {said}"}),
@@ -167,7 +171,7 @@ log = logging.getLogger("trackside")
 
 
 class _Request(NamedTuple):
-    """Alert in the queue; samples after *until*, in Unix seconds, are not evidence. It came *again* at another step."""
+    """Alert in the queue; samples after *until*, in Unix seconds, are not evidence. It came *again*."""
 
     alert: Alert
     until: float

@@ -27,8 +27,8 @@ Part = Literal[
 
 # Parts of every alert about a run; samples exist only if it is about a key.
 OF_RUNS: tuple[Part, ...] = ("ranks", "samples")
-# Parts of one that comes again at another step while it fires.
-OF_OCCURRENCES: tuple[Part, ...] = ("batches", "checkpoint")
+# Parts of one that comes again while it fires.
+OF_OCCURRENCES: tuple[Part, ...] = ("batches", "checkpoint", "deaths", "console")
 # Parts with sentences that end the description.
 ADDITIONS = frozenset(("checkpoint", "console", "neighbours"))
 

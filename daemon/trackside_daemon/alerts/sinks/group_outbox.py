@@ -8,7 +8,14 @@ from typing import Any
 
 from trackside_daemon.alerts.active_alert import page_of, series_labels
 from trackside_daemon.alerts.evidence.required import awaits
-from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkFilter, SinkMessage, notification_of, severity_rank
+from trackside_daemon.alerts.sinks.sink import (
+    DaemonInfo,
+    SinkFilter,
+    SinkMessage,
+    compared,
+    notification_of,
+    severity_rank,
+)
 from trackside_daemon.alerts.test_alert import TEST_ALERT
 from trackside_daemon.model.families import alerts
 from trackside_daemon.model.families.alerts import CORRELATION
@@ -107,7 +114,7 @@ class GroupOutbox:
 
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
         """See `AlertOutbox`."""
-        self._update(self._entries.get(alert.key) or _Entry(alert, sent), now)
+        self._update(self._entries.get(alert.key) or _Entry(alert, sent and compared(alert, sent)), now)
 
     def put(self, alert: Alert, now: float) -> None:
         """See `AlertOutbox`."""

@@ -130,7 +130,9 @@ def notification_of(alert: Alert) -> Notified:
 
     Further ranks that have the alert are left out, so they cause no new message, nor do rows of a process that has died.
     """
-    summary = first_summary(alert)
-    return Notified(
-        alert.severity, AT_STEP.sub("", summary) if alert.alert in DEATHS else summary, alert.ended is not None
-    )
+    return compared(alert, Notified(alert.severity, first_summary(alert), alert.ended is not None))
+
+
+def compared(alert: Alert, sent: Notified) -> Notified:
+    """Return a notification without the step of a death, which earlier daemons stored."""
+    return sent._replace(summary=AT_STEP.sub("", sent.summary)) if alert.alert in DEATHS else sent

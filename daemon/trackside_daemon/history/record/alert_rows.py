@@ -10,7 +10,11 @@ from trackside_daemon.model.records import Alert, AlertNote, Silence
 
 SILENCES_KEPT = 30 * 86400.0  # seconds for which a silence stays in the history after its end
 # Evidence that an alert no longer has if its record lacks the name beside it: what ended has come again, or another run hangs.
-_GONE = {"recovered": "recovered", "accepted": "accepted", "conclusion": "conclusion", "hang": "conclusion"}
+_GONE = {
+    **{name: name for name in ("recovered", "accepted", "conclusion")},
+    "hang": "conclusion",
+    **dict.fromkeys(("addition", "checkpoint", "console", "exception"), "addition"),
+}
 
 
 def write_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:
@@ -32,7 +36,7 @@ def write_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None
             record.summary,
             record.description,
             to_json(evidence),
-            to_json(evidence | gone),
+            to_json(gone | evidence),
         ),
     )
 

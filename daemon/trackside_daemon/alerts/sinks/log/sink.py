@@ -7,7 +7,7 @@ from collections import deque
 
 from trackside_daemon.alerts.active_alert import first_summary
 from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
-from trackside_daemon.alerts.sinks.sink import SinkFilter, SinkMessage, notification_of
+from trackside_daemon.alerts.sinks.sink import SinkFilter, SinkMessage, compared, notification_of
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.records import Alert, AlertKey, Notified
@@ -61,7 +61,7 @@ class LogOutbox:
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
         """See `AlertOutbox`. What ended before is in the log of the earlier daemon, or not worth a line any more."""
         if alert.ended is None and sent is not None and self.filter.accepts(alert):
-            self._logged[alert.key] = sent
+            self._logged[alert.key] = compared(alert, sent)
         self.put(alert, now)
 
     def put(self, alert: Alert, now: float) -> None:  # noqa: ARG002  every line is due at once
