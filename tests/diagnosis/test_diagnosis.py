@@ -506,7 +506,7 @@ def test_a_run_that_hangs_has_the_verdict_first(stored_history: History) -> None
     verdict = {"kind": "never_arrived", "text": "Rank 1 never arrived.", "ranks": [1]}
     stored_history.put([*records()[:-1], stalled, alert("NonFinite", 200)])
     assert diagnosis(stored_history)["hang"] is None
-    stored_history.put([replace(stalled, evidence={"hang": verdict})])
+    stored_history.put([replace(stalled, evidence={"hang": verdict, "conclusion": verdict["text"]})])
     found = diagnosis(stored_history)
     assert found["hang"] == verdict
     assert (found["health"], found["causes"][0]["cause"]) == ("broken", "stall"), "before the seconds after the NaN"
@@ -557,7 +557,7 @@ def test_the_death_of_a_rank_stops_a_run_in_which_others_wait_for_it(stored_hist
     died = alert("TrainingProcessDied", LENGTH - 1)
     stored_history.put([*records()[:-1], died])
     assert diagnosis(stored_history)["hang"] is None
-    stored_history.put([replace(died, evidence={"hang": hang})])
+    stored_history.put([replace(died, evidence={"hang": hang, "conclusion": hang["text"]})])
     assert diagnosis(stored_history)["verdict"] == f"TrainingProcessDied of the test. {hang['text']}"
     early = replace(alert("TrainingProcessDied", 100), evidence={"hang": hang})
     stored_history.put([replace(died, ended=BEGIN + LENGTH), early])

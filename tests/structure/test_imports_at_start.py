@@ -29,16 +29,3 @@ def test_a_module_imports_only_what_it_uses_at_its_start(module: str) -> None:
         [sys.executable, "-c", code], env=clean_environ(), capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_a_command_imports_no_validators_for_its_texts() -> None:
-    code = """
-import sys
-from trackside_daemon.cli.main import app
-try:
-    app(["capture", "run", "--url=http://127.0.0.1:1"], prog_name="trackside")
-except SystemExit:
-    print("pydantic" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], env=clean_environ(), capture_output=True, text=True, check=True)
-    assert (done.stdout, "does not answer" in done.stderr) == ("False\n", True), done.stderr
