@@ -152,6 +152,14 @@ def test_alerts_that_come_or_end_after_a_question_are_in_the_next_one(here: Plac
     assert ask() == [["TrainingProcessDied", False, "rank 0"], ["OomKilled", True, "late"]]
 
 
+def test_a_run_that_is_deleted_is_at_once_in_nothing_that_questions_wrote(here: Place) -> None:
+    here.run("fleet", "alerts by name")
+    (place,) = (here.directory / "state").glob("trackside/*/fleet/*")
+    assert here.run("delete", "run0", "--yes").status == 0
+    assert not place.exists()
+    assert "run1" in here.run("fleet", "worst 20 runs by lost GPU hours", columns=200).out
+
+
 def test_what_questions_wrote_about_a_history_is_deleted_a_month_after_the_last_one(here: Place) -> None:
     here.run("fleet", "alerts by name")
     (place,) = (here.directory / "state").glob("trackside/*/fleet/*")
