@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from histories import BEGIN, column, finished, history, opened
 
 from trackside_daemon.history.record.run_changes import delete, describe
 from trackside_daemon.linux.file_lock import FileLock
+from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,6 +131,33 @@ def test_what_a_question_about_this_machine_wrote_serves_the_next_one(here: Plac
     (place / "runs").rename(place / "moved")
     assert len(ask()) == 3
     assert not (place / "runs").exists()
+
+
+def test_alerts_that_come_or_end_after_a_question_are_in_the_next_one(here: Place) -> None:
+    def ask() -> list[list[Any]]:
+        asked = here.run(
+            "fleet", "--json", "--sql", "SELECT alert, ended IS NULL, summary FROM alerts ORDER BY alert DESC"
+        )
+        return [list(row.values()) for row in json.loads(asked.out)]
+
+    died = Alert("TrainingProcessDied", "critical", BEGIN + 5, "run0", {}, "rank 0", "")
+    with history(here.history) as one:
+        one.put([died])
+    assert ask() == [["TrainingProcessDied", True, "rank 0"]]
+    with history(here.history) as one:
+        one.put([replace(died, summary="rank 0; also on rank 1")])
+    assert ask() == [["TrainingProcessDied", True, "rank 0; also on rank 1"]]
+    with history(here.history) as one:
+        one.put([replace(died, ended=BEGIN + 300), Alert("OomKilled", "critical", BEGIN + 4, "run0", {}, "late", "")])
+    assert ask() == [["TrainingProcessDied", False, "rank 0"], ["OomKilled", True, "late"]]
+
+
+def test_a_run_that_is_deleted_is_at_once_in_nothing_that_questions_wrote(here: Place) -> None:
+    here.run("fleet", "alerts by name")
+    (place,) = (here.directory / "state").glob("trackside/*/fleet/*")
+    assert here.run("delete", "run0", "--yes").status == 0
+    assert not place.exists()
+    assert "run1" in here.run("fleet", "worst 20 runs by lost GPU hours", columns=200).out
 
 
 def test_what_questions_wrote_about_a_history_is_deleted_a_month_after_the_last_one(here: Place) -> None:

@@ -14,6 +14,7 @@ import pytest
 from history.builders import SECOND, SHIFT, WALL, Bench, block, check_tables, session_id
 from session_records import batch_ingested
 
+from trackside_daemon.history.directory import copy_directory
 from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record.maintenance import CATCH_UP, AgeClock
@@ -23,6 +24,7 @@ from trackside_daemon.model.records import Alert, Event, MachineSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -275,6 +277,32 @@ def test_where_the_kernel_does_not_report_whether_the_clock_is_synchronized_ages
     monkeypatch.setattr(adjtimex, "_libc", object())  # as on macOS
     own = iter((0.0, 5.0))
     assert AgeClock(bench.connection, lambda: next(own)).read(WALL + 2 * DAY) == WALL + DAY + 5
+
+
+@pytest.mark.parametrize("by", ["user", "age", "size", "nothing"])
+def test_what_deletes_a_run_or_its_samples_deletes_what_questions_wrote_about_the_history(
+    by: str, four: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    copy = copy_directory(four.database.path.parent)
+    others = tmp_path / "others"
+    for path in (copy / "runs" / "date" / "one.parquet", copy.with_name("other") / "one", others / "date" / "one"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    (copy / "link").symlink_to(others)
+    if by == "user":
+        four.connection.execute("UPDATE run SET deleted = 1 WHERE uid = 'early'")
+    size = round(Keeper(four).trimming.used() * 0.9) if by == "size" else 0
+    Keeper(four, size, 90 * DAY if by == "age" else 0.0).trim()
+    assert copy.exists() == (by == "nothing")
+    assert (others / "date" / "one").exists()
+    assert copy.with_name("other").exists()
+    if by == "nothing":
+        shutil.rmtree(copy)
+        copy.symlink_to(others)
+        four.connection.execute("UPDATE run SET deleted = 1 WHERE uid = 'early'")
+        Keeper(four).trim()
+        assert (others / "date" / "one").exists()
 
 
 def test_nothing_of_a_deleted_run_is_left_in_any_table(four: Bench) -> None:

@@ -1,11 +1,14 @@
 """Find and lock the directory of the history, and recognize network file systems."""
 
 import errno
+import hashlib
 import os
 import re
 import shlex
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from trackside.environment.paths import SYSTEM_DIRECTORY, state_directory
@@ -72,6 +75,25 @@ def default_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/e
         return state_directory(environ, uid, etc)
     except LookupError as error:
         raise HistoryError(f"no directory for the history: {error}; name one with {OPTION}=DIR") from None
+
+
+def copy_directory(history: Path) -> Path:
+    """Return where this user's questions about a history keep what they wrote; see `trackside fleet`.
+
+    Raises:
+        LookupError: The user has no home.
+    """
+    of = hashlib.sha256(os.fsencode(history.resolve())).hexdigest()[:16]
+    return state_directory(os.environ, os.getuid()) / "fleet" / of
+
+
+def delete_copy(history: Path) -> Iterator[None]:
+    """Delete `copy_directory` in small steps; links are not followed."""
+    with suppress(LookupError, OSError):
+        if not (copy := copy_directory(history)).is_symlink():
+            for folder, *_ in os.walk(copy, topdown=False):
+                shutil.rmtree(folder, ignore_errors=True)
+                yield
 
 
 def prepare(path: Path | None, environ: Mapping[str, str] = os.environ, uid: int | None = None) -> Path:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from end_to_end.conftest import Process
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
     from processes import Daemon
 
 TRAINING = """
@@ -374,6 +374,45 @@ def test_notes_survive_a_reload_while_they_are_written(
     page.reload()
     expect(notes).to_have_text("half a sentence")
     expect(notes).not_to_have_attribute("title", re.compile("."))
+
+
+def test_notes_that_are_written_on_while_they_are_saved_are_saved_too(
+    shared_daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]
+) -> None:
+    page = open_noted(shared_daemon, start_training, open_page)
+    notes = page.get_by_role("textbox", name="Notes")
+    sent: list[Route] = []
+
+    def save(text: str) -> None:
+        notes.fill(text)
+        notes.press("Control+Enter")
+        expect(notes).to_have_attribute("title", "Saving…")
+
+    def hold(text: str) -> Route:
+        page.route("**/about", lambda route: sent.append(route), times=1)  # noqa: PLW0108  it sets an attribute
+        save(text)
+        eventually(lambda: page.evaluate("1") and sent)
+        return sent.pop()
+
+    def stored() -> Any:
+        return shared_daemon.api("runs/n-1").json()["notes"]
+
+    first = hold("one")
+    notes.fill("one two")
+    first.continue_()
+    expect(notes).not_to_have_attribute("title", re.compile("."))
+    assert stored() == "one"
+    page.reload()  # what is not saved is not lost, and replaces what this page has saved
+    expect(notes).to_have_text("one two")
+    expect(notes).to_have_attribute("title", re.compile("^Not saved"))
+    notes.focus()
+    first = hold("one two three")
+    save("four")
+    first.continue_()
+    expect(notes).not_to_have_attribute("title", re.compile("."))
+    expect(notes).to_have_text("four")
+    assert stored() == "four"
+    assert page.evaluate("sessionStorage.getItem('draft:n-1')") == "{}"
 
 
 def test_notes_that_others_wrote_meanwhile_are_shown_and_replaced_only_if_they_are_saved_again(

@@ -39,8 +39,8 @@ def archive(
 def write(target: str, history_path: Path, *, exact: bool = False) -> Iterator[str]:
     """Write the ended runs of a history to a target, and yield a line for each and for all.
 
-    With *exact*, the target has what the history has, and nothing else: also runs whose names or tags a user has changed are
-    written again, and those that were deleted are deleted.
+    With *exact*, also runs whose names, tags, causes, summaries or alerts have changed are written again, and those that were
+    deleted are deleted. Samples stay that retention has deleted since: it deletes the copy that questions keep.
     """
     from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
     from trackside_daemon.bridges.parquet.mirror import make_target
@@ -84,15 +84,22 @@ def write(target: str, history_path: Path, *, exact: bool = False) -> Iterator[s
 
 
 def _ended(connection: sqlite3.Connection, run: str, *, exact: bool) -> MirroredRun | None:
-    """Return a run as it is now; None if it was deleted or goes on. If *exact*, its end changes with what a user may change."""
+    """Return a run as it is now; None if it was deleted or goes on. If *exact*, its end changes with what may change after it."""
     from trackside_daemon import __version__
     from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
 
     now = next(mirrored_runs(connection, None, run), None)
     if now is None or now.ended is None:
         return None
-    about = zlib.crc32(repr((__version__, now.name, now.tags)).encode("utf-8", "replace"))
-    return now._replace(end=f"{now.end} {about:x}") if exact else now
+    if not exact:
+        return now
+    later = connection.execute(
+        "SELECT run.cause, run.summary, alert, severity, labels, alert.started, alert.ended, alert.summary, description "
+        "FROM run LEFT JOIN alert ON alert.run = run.id WHERE uid = ? ORDER BY alert.started, alert, labels",
+        (run,),
+    ).fetchall()
+    about = zlib.crc32(repr((__version__, now.name, now.tags, later)).encode("utf-8", "replace"))
+    return now._replace(end=f"{now.end} {about:x}")
 
 
 def _verified(target: str) -> Iterator[str]:

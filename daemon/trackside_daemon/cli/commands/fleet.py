@@ -1,6 +1,5 @@
 """The command fleet: questions over the archived runs of all machines."""
 
-import hashlib
 import os
 import shutil
 import time
@@ -97,14 +96,12 @@ def _place(history: Path) -> Iterator[Path]:
 
     An empty one that is deleted afterwards, if there cannot be one, or another question has it.
     """
-    from trackside.environment.paths import state_directory
-    from trackside_daemon.history.directory import make_private
+    from trackside_daemon.history.directory import copy_directory, make_private
     from trackside_daemon.linux.file_lock import FileLock, HeldError
 
     with ExitStack() as stack:
         try:
-            of = hashlib.sha256(os.fsencode(history.resolve())).hexdigest()[:16]
-            place = state_directory(os.environ, os.getuid()) / "fleet" / of
+            place = copy_directory(history)
             make_private(place)
             owners = {one.lstat().st_uid for one in (place, *place.parents)}
             if place.stat().st_mode & 0o077 or not owners <= {0, os.getuid()}:  # another user could put something there

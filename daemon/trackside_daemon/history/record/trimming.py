@@ -20,6 +20,7 @@ from typing import NamedTuple
 from trackside.log_once import LogOnce
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import WAL_PAGES
+from trackside_daemon.history.directory import delete_copy
 from trackside_daemon.history.free_room import lacks_room
 from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.record.packing import release
@@ -216,6 +217,7 @@ class Trimming:
                         self._drop_samples(series, number, min(number + STEP_BLOCKS, -(-end // BLOCK)))
                         yield
             yield from self._drop_merged(run)
+            yield from delete_copy(self._path.parent)
             self._connection.execute(
                 "UPDATE run SET trimmed = 1 WHERE id = ? AND NOT EXISTS (SELECT 1 FROM series "
                 "JOIN stream ON stream.id = stream WHERE stream.run = run.id AND series.trimmed * ? < series.end)",
@@ -318,6 +320,7 @@ class Trimming:
                 self._connection.execute("DELETE FROM stream WHERE id = ?", (stream,))
             for table in ("event", "alert", "capture", "checkpoint", "attempt"):
                 yield from self._delete(table, "run = ?", run)
+            yield from delete_copy(self._path.parent)
             self._connection.execute("DELETE FROM run WHERE id = ?", (run,))
             yield
 

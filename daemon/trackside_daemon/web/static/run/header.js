@@ -118,7 +118,7 @@ export class Header {
   }
 
   #show() {
-    const { run, row, newest } = this;
+    const { run, row, newest, alerts } = this;
     const state = newest?.state ?? run.state;
     const ended = ENDED.has(state);
     this.state.update(state);
@@ -151,7 +151,6 @@ export class Header {
     const times = run.ended === null ? `since ${when(run.started)}` : `${when(run.started)} to ${when(run.ended)}`;
     this.#tile("Duration", Number.isFinite(until) ? span(until - run.started) : "…", times);
     this.stacks.update(!ended && row !== undefined, state === "stalled");
-    const { alerts } = this;
     const others = alerts.length - MAX_FIRING;
     this.moreAlerts.hidden = others <= 0;
     setText(this.moreAlerts, `${plural(others, "more alert")}`);
@@ -178,6 +177,7 @@ function notes(name, stored, onNotes) {
   const kept = () => JSON.parse((!isReader && sessionStorage.getItem(name)) || "{}");
   if (kept().text?.trim() === stored()) sessionStorage.removeItem(name); // Stored as the page was left.
   let draft = kept();
+  let saving = Promise.resolve(); // One after the other: each replaces what the one before stored.
   const writing = isReader ? { role: "note" }
     : { contenteditable: "plaintext-only", role: "textbox", "aria-multiline": "true", "data-empty": "Add a note" };
   const element = h("div.run-notes", { ...writing, "aria-label": "Notes",
@@ -185,16 +185,17 @@ function notes(name, stored, onNotes) {
       draft = { text: element.innerText, from: draft.from ?? stored() };
       sessionStorage.setItem(name, JSON.stringify(draft));
     },
-    onblur: async () => {
+    onblur: () => (saving = saving.then(async () => {
       const text = element.innerText.trim();
       element.title = text === stored() ? "" : "Saving…";
       const problem = element.title && (await onNotes(text, draft.from).then(() => "", (refused) => refused));
       const how = problem.status === 409 ? ". Escape drops yours; saved again, they replace those." : "";
       element.title = problem && `Not saved: ${problem.message}${how}`;
       element.classList.toggle("bad", element.title !== "");
-      if (!problem || problem.status === 409) draft = {}; // Whoever saves again has been shown what others wrote.
-      if (!problem) sessionStorage.removeItem(name);
-    },
+      const later = !problem && element.innerText.trim() !== text ? { text: element.innerText, from: text } : {};
+      if (!problem || problem.status === 409) draft = later; // Whoever saves again has been shown what others wrote.
+      if (!problem) sessionStorage.setItem(name, JSON.stringify(draft));
+    })),
     onkeydown: (event) => {
       if (event.key === "Escape") setText(element, stored());
       if (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey)) element.blur();
