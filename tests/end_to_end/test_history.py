@@ -294,7 +294,7 @@ def test_what_a_damaged_history_has_is_in_the_next_one_while_the_daemon_serves(
     daemon = start_daemon(*QUIET)
     training = start_training(daemon, "-c", OBEYING, **PATIENT)
     before = obey(training, 75_000)
-    eventually(lambda: counted(daemon, "history_samples_total") == before)
+    eventually(lambda: counted(daemon, "history_samples_total") >= before)
     file = daemon.history / "history.db"
     other = sqlite3.connect(file, timeout=DEADLINE)
     eventually(lambda: other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0))
