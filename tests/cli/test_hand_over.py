@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from client.messages import later, push, read
 
 from trackside.environment.paths import kept_directory
 from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.transport.session import Session
-from trackside.wire import Identity, ProcessInfo
+from trackside.wire import Envelope, Identity, ProcessInfo
 from trackside_daemon.cli.run.session import hand_over
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_the_end_of_a_command_stands_behind_the_rows_that_it_had_kept(
         one._lock = -1
     command = SimpleNamespace(pid=os.getpid(), code=-signal.SIGKILL)
     hand_over(command, "launch", endpoint)  # type: ignore[arg-type]
-    found = []
+    found: list[tuple[Envelope, Any]] = []
     for orphan in orphaned_sessions([spool, kept], None):
         orphan.acknowledged(0)
         found += map(read, orphan.pending)
