@@ -1,4 +1,4 @@
-"""What `trackside run` writes into the spools that its command left."""
+"""The spools that the command of `trackside run` left, and its end in them."""
 
 from __future__ import annotations
 
