@@ -241,6 +241,26 @@ def test_what_a_short_script_has_pushed_without_a_daemon_is_reported_at_its_end(
     )
 
 
+def test_a_process_ends_when_the_spool_has_what_it_pushed_though_that_takes_longer_than_the_flush(
+    start: Callable[..., Process], nowhere: str, spool: Path
+) -> None:
+    code = """
+    import time, trackside
+    from trackside.transport.outbox import Outbox
+    retire = Outbox.retire
+    def later(*arguments):
+        time.sleep(1.5)
+        retire(*arguments)
+    Outbox.retire = later
+    for step in range(100):
+        trackside.push(step=step, loss=0.5)
+    """
+    process = start("busy", code, endpoint=nowhere, TRACKSIDE_FLUSH_TIMEOUT="0.1")
+    process.communicate(timeout=DEADLINE)
+    (left,) = orphaned_sessions([spool], None)
+    assert (process.returncode, left.backlog or bool(left.pending)) == (0, True)
+
+
 def test_ctrl_c_while_the_end_is_being_sent_cuts_it_short_without_a_traceback(
     router: Router, start: Callable[..., Process], spool: Path
 ) -> None:

@@ -56,6 +56,7 @@ from trackside.wire import (
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
 LINE_LENGTH = 512  # limit of a text of the daemon in a log line
 ARRAY_SECONDS = 0.5  # time at the end of a session, and half of its timeout at most, for arrays that are not computed
+SPOOL_SECONDS = 10.0  # that the end of a process waits at most until what is left is in the spool
 KEPT_PARTS = 5  # of the time from one drain to the next: after each, what was pushed in it is safe (`Session.keep`)
 IDLE_SECONDS = 60.0  # interval of turns without a session
 
@@ -146,7 +147,7 @@ class Sender:
         self._counts_cheaply = False
         self._answering: dict[str, threading.Thread | Unpatched] = {}
         self._answers: deque[list[bytes]] = deque()
-        self._stopping = False
+        self._stopping = self._is_shut = False
         self._open_at = 0.0
         self._thread.start()
 
@@ -185,9 +186,13 @@ class Sender:
         return self._thread.is_alive()
 
     def stop(self, timeout: float = 0.5) -> None:
-        """End the thread and close the socket. Wait at most *timeout* seconds, since closing a context can hang."""
+        """End the thread and close the socket. Wait at most *timeout* seconds, since closing a context can hang.
+
+        What is left is written to the spool first, which on a busy machine may take up to `SPOOL_SECONDS`.
+        """
         self._stopping = True
         self._waker.wake()
+        self._wait_until(lambda: self._is_shut, max(timeout, SPOOL_SECONDS))
         self._thread.join(min(timeout, 60.0))  # a timeout too long for the lock raises
 
     def forked(self) -> None:
@@ -250,6 +255,8 @@ class Sender:
             self._log()
         except Exception as error:  # noqa: BLE001  the same
             warn(f"unsent values are lost: {type(error).__name__}: {error}")
+        finally:
+            self._is_shut = True
 
     def _add_arrivals(self) -> None:
         while self._arrivals:
