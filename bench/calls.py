@@ -24,7 +24,7 @@ SECONDS = 3.0
 """Limits of a measurement: number of calls, and seconds."""
 
 BURST = 1_000
-PAUSE = 0.02
+PAUSE = 0.05
 """Seconds between bursts of calls: a tight loop outruns every sender, and would measure how a full queue is emptied."""
 
 NAMES = ("loss", "grad_norm", "learning_rate", "accuracy", "perplexity")
