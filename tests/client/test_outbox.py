@@ -392,7 +392,7 @@ def test_forged_or_undeletable_files_stop_no_process(spool: Path) -> None:
     empty.close()
     (left,) = orphaned_sessions([spool], None)
     assert (left.id, len(left.spool.damage), left.backlog) == (session.id, 1, False)
-    assert list(orphaned_sessions([spool], None, {left.lock})) == []
+    assert list(orphaned_sessions([spool], None, {left.spool.lock_path})) == []
 
 
 def test_the_files_of_a_spool_pass_its_bound_by_a_record_at_most(spool: Path) -> None:

@@ -22,22 +22,19 @@ class OrphanedSession(Outbox):
     Args:
         spool: The spool, whose lock this process has.
         hello: The session's hello, as frames.
-        lock: See the attribute.
 
     Attributes:
         name: Name of its run.
-        lock: Path of the spool's lock. A session that was killed may have a second spool (`Spool.keep`).
 
     Raises:
         WireError: The hello cannot be read.
     """
 
-    def __init__(self, spool: Spool, hello: list[bytes], lock: Path) -> None:
+    def __init__(self, spool: Spool, hello: list[bytes]) -> None:
         envelope = open_envelope(hello)
         body: Hello = decode_body("hello", hello[2])
         super().__init__(envelope.session, spool)
         self.ended = True
-        self.lock = lock
         self.name = body.identity.name
         self.totals = body.totals
         self._acked = body.acked
@@ -146,7 +143,7 @@ def _open(lock: Path, files: Iterable[Path], machine: str | None) -> OrphanedSes
     descriptor = _acquire(lock, reader)
     spool = Spool(bytes.fromhex(lock.stem), lock.parent)
     try:
-        orphan = OrphanedSession(spool, reader.hello, lock)
+        orphan = OrphanedSession(spool, reader.hello)
         if orphan.id.hex() != lock.stem:
             raise WireError("envelope", f"{reader.path} is of another session")  # noqa: TRY301  the lock is closed below
         orphan.restore(descriptor)

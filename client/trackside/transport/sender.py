@@ -283,7 +283,7 @@ class Sender:
             spools, machine = unreadable_spools(self._connected_to), machine_id()
         orphan = next(orphaned_sessions(spools, machine, self._swept), None)
         if orphan is not None:
-            self._swept.add(orphan.lock)
+            self._swept.add(orphan.spool.lock_path)
             if orphan.spool.user is not None:
                 self.writers[orphan.id] = orphan.spool.user
             self._sessions.append(orphan)
@@ -415,7 +415,7 @@ class Sender:
                 self._retire(session)
                 # Its spool may be sent later, but not at once, as long as there is no daemon.
                 if isinstance(session, OrphanedSession):
-                    self._swept.discard(session.lock)
+                    self._swept.discard(session.spool.lock_path)
                 self._sweep_at = time.monotonic() + self._intervals.sweep
             if session.done:
                 session.spool.close()

@@ -136,6 +136,11 @@ class Spool:
         self._kept_in: Path | None = None
 
     @property
+    def lock_path(self) -> Path:
+        """Path of its lock, once its directory is known. A session that was killed may have a second spool (`keep`)."""
+        return self._path("lock")
+
+    @property
     def last(self) -> int:
         """Highest sequence number in it; 0 if it is empty."""
         return self._segments[-1].last if self._segments else 0
@@ -199,11 +204,11 @@ class Spool:
             self._kept, self._kept_in = KeptSpool(self._session, directory), directory
         self._kept.overwrite(records, hello)
 
-    def end_keep(self) -> None:
-        """Delete what `keep` wrote: the spool has more now."""
+    def end_keep(self, *, forked: bool = False) -> None:
+        """Delete what `keep` wrote: the spool has more now. In a *forked* child, close the copies of its descriptors."""
         kept, self._kept = self._kept, None
         if kept is not None:
-            kept.close()
+            kept.close(forked=forked)
 
     def replace_last(self, record: SpooledMessage) -> None:
         """Write the last message of an ended process, in place of one of its number.
@@ -294,15 +299,13 @@ class Spool:
 
         In a *forked* child only its copies of the descriptors are closed: the lock must not outlive the parent.
         """
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.close(forked=forked)
+        self.end_keep(forked=forked)
         file, lock = self._file, self._lock
         self._file = self._lock = -1  # first, so that no descriptor is closed twice: its number may be reused
         self._reader = None
         with suppress(OSError):
             if lock >= 0 and not forked and not self._segments:
-                self._path("lock").unlink()  # before it is released, or another process could have locked it by then
+                self.lock_path.unlink()  # before it is released, or another process could have locked it by then
         for descriptor in (file, lock):
             if descriptor >= 0:
                 with suppress(OSError):  # closed already, if the fork happened within this method
@@ -327,7 +330,7 @@ class Spool:
         self._directory = self._directory or spool_directory(os.environ, os.getuid())
         if self._lock < 0:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = acquire_lock(self._path("lock"))
+            self._lock = acquire_lock(self.lock_path)
 
     def _create(self, path: Path, hello: Callable[[], list[bytes]], *, append: bool = True) -> tuple[int, int]:
         """Create a segment with its head; return its descriptor and size."""

@@ -282,6 +282,12 @@ def first_summary(record: Alert) -> str:
     return record.summary.partition(OTHERS)[0].partition(RECOVERED)[0].partition(ACCEPTED)[0]
 
 
+def last_occurrence(record: Alert) -> Mapping[str, Any]:
+    """Return ``number`` and ``time`` of the last time that the problem of an alert came, and its ``summary`` from the second on."""
+    times: Sequence[Mapping[str, Any]] = record.evidence.get(OCCURRENCES, ({"number": 1, "time": record.started},))
+    return times[-1]
+
+
 def finding_of(record: Alert) -> Finding:
     """Return the finding that would begin the alert of a history record."""
     severity: Severity = next((severity for severity in SEVERITIES if severity == record.severity), "warning")

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Literal
 
-from trackside_daemon.alerts.active_alert import OCCURRENCES
+from trackside_daemon.alerts.active_alert import last_occurrence
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import LIFE_CYCLE, Alert
 
@@ -52,8 +52,7 @@ class Escalation:
         before = self._known.pop(key, None)
         if alert.ended is not None:
             return None
-        times = alert.evidence.get(OCCURRENCES, [{"number": 1}])[-1]["number"]
-        self._known[key] = now = alert.severity, alert.evidence.get("since"), times
+        self._known[key] = now = alert.severity, alert.evidence.get("since"), last_occurrence(alert)["number"]
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
         if before is None:

@@ -73,7 +73,7 @@ class ProcessLeaks:
 
     Args:
         state: Newest values of all families.
-        thresholds: That of the least growth counts.
+        thresholds: Thresholds of the detectors; only that of a leak is used.
         clock: Monotonic clock, in seconds, which the state uses too.
         wall: Unix time, in seconds, for the findings.
     """

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from trackside.wire import Flight
-from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
+from trackside_daemon.alerts.active_alert import CONCLUSION, last_occurrence
 from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.hang.cases import Absent, RankDump, rank_dump
@@ -149,7 +149,9 @@ class Hangs:
                 found = self._judge(hang)
                 # An alert that has got worse since is judged again, but this verdict holds until then; not for another hang.
                 now = self._firing.get(alert.key)
-                if found is None or now is None or _times(now[0]) != _times(alert) or self._stopping.is_set():
+                if found is None or now is None or self._stopping.is_set():
+                    continue
+                if last_occurrence(now[0]) != last_occurrence(alert):
                     continue
                 # A rank that computed, or was stopped, at the first look may hang later.
                 is_busy = not set(found.busy) <= set(found.waiting)
@@ -268,8 +270,3 @@ class Hangs:
         subject = rank if alert.alert == "RankSilent" else None
         causes = {} if alert.alert in STALLS else {rank: str(alert.evidence.get("cause", ""))}
         return _Hang(alert.run, name, self._pushed(name) if alert.alert in STALLS else None, subject, causes)
-
-
-def _times(alert: Alert) -> Any:
-    """Return which of the hangs of an alert, which fires for a while after its end, this is."""
-    return alert.evidence.get(OCCURRENCES)

@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from trackside.wire import EXCEPTION
-from trackside_daemon.alerts.active_alert import ADDITION, OCCURRENCES
+from trackside_daemon.alerts.active_alert import ADDITION, last_occurrence
 from trackside_daemon.alerts.evidence.batches import batches
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, io, memory, xids
 from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
@@ -50,10 +50,7 @@ def last_good_checkpoint(case: AlertCase) -> dict[str, Any]:
     """Return the newest checkpoint that an audit has found intact and that is from before the trouble, and a sentence with it."""
     if not case.alert.run:
         return {}
-    evidence, began = (
-        case.alert.evidence,
-        case.alert.evidence.get(OCCURRENCES, [{"time": case.alert.started}])[-1]["time"],
-    )
+    evidence, began = case.alert.evidence, last_occurrence(case.alert)["time"]
     with case.sources.history.reading() as connection:
         records = checkpoints(connection, case.alert.run)
     differs, equal = "equal_at_step" in evidence, evidence.get("equal_at_step", inf)

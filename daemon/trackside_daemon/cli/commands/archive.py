@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +32,9 @@ def archive(
     the same with bridges.parquet.url; needs trackside[arrow].
     """
     with errors_reported():
-        print_lines(_verified(target) if verify else write(target, storage_path or directory()))
+        from trackside_daemon.cli.sources.daemon_lookup import find_directory
+
+        print_lines(_verified(target) if verify else write(target, find_directory(storage_path)))
 
 
 def write(target: str, history_path: Path, *, exact: bool = False) -> Iterator[str]:
@@ -116,17 +117,3 @@ def _verified(target: str) -> Iterator[str]:
     yield f"verified: {found.runs} runs with {found.samples:,} samples in {found.files} files; {found.wrong} are wrong"
     if found.wrong:
         raise typer.Exit(1)
-
-
-def directory() -> Path:
-    """Return the directory of the running daemon's history, else the default one."""
-    from pathlib import Path
-
-    from trackside_daemon.cli.sources.daemon_lookup import VARIABLE, find_local_daemon
-    from trackside_daemon.cli.sources.source import SourceError
-    from trackside_daemon.history.directory import default_directory
-
-    try:
-        return Path(find_local_daemon().status["storage_path"])
-    except (SourceError, KeyError):
-        return Path(os.environ.get(VARIABLE) or default_directory(os.environ, os.getuid()))

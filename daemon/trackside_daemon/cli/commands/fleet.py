@@ -70,7 +70,8 @@ def fleet(
 @contextmanager
 def _archived(source: str, storage_path: Path | None) -> Iterator[str]:
     """Yield where the archived runs are; without an archive, those of this machine, as its history has them now."""
-    from trackside_daemon.cli.commands.archive import directory, write
+    from trackside_daemon.cli.commands.archive import write
+    from trackside_daemon.cli.sources.daemon_lookup import find_directory
     from trackside_daemon.config.loading import load
     from trackside_daemon.history.frames.optional_library import library
     from trackside_daemon.service.config import Config
@@ -80,7 +81,7 @@ def _archived(source: str, storage_path: Path | None) -> Iterator[str]:
         return
     library("duckdb", "fleet")  # before all runs are written in vain
     warn("these are the ended runs of this machine; --from and bridges.parquet.url name an archive")
-    history = storage_path or directory()
+    history = find_directory(storage_path)
     with _place(history) as place:
         with suppress(typer.Exit):  # it has named what is not written
             for _ in write(str(place), history, exact=True):

@@ -334,8 +334,7 @@ def delete(
     `trackside runs 'QUERY'` lists what --query would delete. A query that selects none is no error.
     """
     with errors_reported():
-        from trackside_daemon.cli.commands.archive import directory
-        from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.cli.sources.daemon_lookup import find_directory, find_history
         from trackside_daemon.cli.sources.source import NotFoundError, selected
         from trackside_daemon.history.directory import delete_copy
 
@@ -363,7 +362,7 @@ def delete(
             for uid, described in found.items():
                 source.delete(uid)
                 typer.echo(f"deleted: {_named(described)}")
-        list(delete_copy(storage_path or directory()))  # a daemon of another user deletes only its own
+        list(delete_copy(find_directory(storage_path)))  # a daemon of another user deletes only its own
 
 
 def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:

@@ -80,6 +80,18 @@ class LocalDaemon(NamedTuple):
     file: Path  # the file with its address, which is the same after a restart
 
 
+def find_directory(directory: Path | None) -> Path:
+    """Return a history's directory: the one that the user named, that of the running daemon, or the default one."""
+    from trackside_daemon.history.directory import default_directory
+
+    if directory is not None:
+        return directory
+    try:
+        return Path(find_local_daemon().status["storage_path"])
+    except (SourceError, KeyError):
+        return Path(os.environ.get(VARIABLE) or default_directory(os.environ, os.getuid()))
+
+
 def find_local_daemon(file: Path | None = None) -> LocalDaemon:
     """Return the daemon whose address is in *file*; without a file, the first that answers.
 
