@@ -224,7 +224,7 @@ def test_when_both_sides_are_killed_the_next_daemon_reads_the_spool(
 
 def kept(place: Path) -> int:
     """Return the highest step in what a living training keeps in case that it is killed; 0 while there is nothing."""
-    with suppress(StopIteration, OSError, ValueError):  # it is not there yet, or is being written
+    with suppress(StopIteration, IndexError, OSError, ValueError):  # it is not there yet, or is being written
         frames = [record.frames for record in SegmentReader(next(place.glob("*.spool")))]
         return max(int(max(block.columns()[0])) for block in decode_body("batch", frames[-1][2]).blocks)
     return 0

@@ -16,7 +16,7 @@ from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Record, RunState, SessionOpened
 
 
-def receive(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
+def receive(desk: Any, frames: list[bytes]) -> tuple[list[list[bytes]], list[Record]]:
     """Receive a message; return the answers and the records for the history."""
     answers, batches = desk.sessions.receive(Connection(b"peer", os.getuid()), frames, desk.house.now)
     desk.house.accept(batches)
