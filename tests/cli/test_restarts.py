@@ -149,7 +149,7 @@ def test_a_run_is_ended_for_a_trouble_that_lasts_and_for_no_other_run(
 
 
 class KnownRun:
-    """What is known of the run of a command, in place of `CommandSummary`."""
+    """A summary of a command with one run, in place of `CommandSummary`."""
 
     checkpoints: tuple[dict[str, Any], ...] = ()
 
@@ -171,7 +171,7 @@ def saved(path: Path, step: int, at: float) -> dict[str, Any]:
 def test_no_start_goes_on_from_what_was_saved_after_a_nan_also_not_after_another_crash(
     evidence: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number in the name of a file may count epochs, and a NaN may have no step of the training."""
+    """A file may be named by its epoch, and a NaN may have no step of the training."""
     monkeypatch.setattr(trouble_watch, "NAN_SECONDS", -10.0)
     monkeypatch.setattr("trackside_daemon.cli.run.restarts.PAUSES", (0.0, 0.0, 0.0))
     monkeypatch.setattr("trackside_daemon.cli.run.session.CommandSummary", KnownRun)

@@ -331,7 +331,7 @@ def test_a_spool_without_its_last_segment_begins_another_one(spool: Path) -> Non
     assert (daemon.gaps, len(daemon.values), daemon.ended) == ([(IN_FLIGHT + 1, 2 * IN_FLIGHT)], IN_FLIGHT, True)
 
 
-def test_a_segment_whose_close_fails_ends_no_spool(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_fails_to_close_ends_no_spool(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network file system reports only then that the user's quota is exceeded."""
 
     def close(descriptor: int, original: Callable[[int], None] = os.close) -> None:

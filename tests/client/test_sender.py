@@ -771,7 +771,7 @@ def test_a_spool_directory_that_no_user_has_keeps_nothing_from_a_daemon_that_com
     assert pushed(messages) == [(1, {"loss": 0.5})]
 
 
-def test_a_spool_whose_hello_is_refused_stays_and_the_others_do_not_wait_for_it(router: Router, spool: Path) -> None:
+def test_a_spool_with_a_refused_hello_stays_and_the_others_do_not_wait_for_it(router: Router, spool: Path) -> None:
     sessions = {left_behind(spool)[0].id for _ in range(2)}
     sending = Sender(router.endpoint, spools=[spool])
     try:

@@ -180,7 +180,7 @@ def test_the_alert_of_a_rank_that_died_without_a_daemon_has_its_cause(desk: Any)
 
 
 def test_the_spool_of_a_session_without_a_known_user_continues_it(desk: Any) -> None:
-    """It has pushed over TCP without a key, and its files are a user's."""
+    """A client over TCP without a key leaves files of its user."""
     session = FakeSession()
     desk.house.accept(
         desk.sessions.receive(Connection(b"tcp"), session.frames("hello", session.hello()), desk.house.now).batches
