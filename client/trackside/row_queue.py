@@ -459,13 +459,13 @@ class RowQueue:
     def _flat(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values with those of nested mappings in the place of these."""
         for value in values.values():
-            if type(value) is not float and type(value) is not int and isinstance(value, Mapping):
+            if type(value) is not float and type(value) is not int and _is_mapping(value):
                 break
         else:
             return values
         flattened: dict[str, Any] = {}
         for key, value in values.items():
-            if isinstance(value, Mapping):
+            if _is_mapping(value):
                 try:
                     found = dict(islice(flat(value, ".", f"{key}."), MAX_NESTED_VALUES + 1))
                     if len(found) > MAX_NESTED_VALUES:
@@ -588,6 +588,13 @@ def flat(values: Mapping[str, Any], separator: str, before: str = "") -> Iterato
             yield from flat(value, separator, f"{before}{key}{separator}")
         else:
             yield f"{before}{key}", value
+
+
+def _is_mapping(value: object) -> bool:
+    try:
+        return isinstance(value, Mapping)
+    except Exception:  # noqa: BLE001  what it stands for, as a weak reference does, may be gone
+        return False
 
 
 def _joined(

@@ -658,7 +658,7 @@ class Welcome(msgspec.Struct, omit_defaults=True):
 
 
 class Nack(msgspec.Struct, omit_defaults=True):
-    """The refusal of a batch: the client counts its values as dropped and never sends it again."""
+    """The refusal of a batch, whose values the client counts as dropped; by number 0, of the hello of an ended process."""
 
     reason: str
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
 from client.messages import later, push, read
 
 from trackside.environment.paths import kept_directory
@@ -18,38 +19,66 @@ from trackside_daemon.cli.run.session import hand_over
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+
+class Killed(NamedTuple):
+    """The session of a command that is killed, and where it spools and keeps its last pushes."""
+
+    session: Session
+    spool: Path
+    kept: Path
+
+    def push(self, count: int) -> None:
+        for step in range(count):
+            push(self.session, {"loss": 0.5}, step)
+
+    def handed_over(self) -> list[tuple[Envelope, Any]]:
+        """Kill the command; return what is in its files once its end is in them."""
+        for one in filter(None, (self.session.spool, self.session.spool._kept)):
+            if one._lock >= 0:
+                os.close(one._lock)  # as the kernel does
+                one._lock = -1
+        command = SimpleNamespace(pid=os.getpid(), code=-signal.SIGKILL)
+        hand_over(command, "launch", f"ipc://{self.kept.with_suffix('.sock')}")  # type: ignore[arg-type]
+        found: list[tuple[Envelope, Any]] = []
+        for orphan in orphaned_sessions([self.spool, self.kept], None):
+            orphan.acknowledged(0)
+            found += map(read, orphan.pending)
+            orphan.spool.close()
+        return found
 
 
-def test_the_end_of_a_command_stands_behind_the_rows_that_it_had_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spool, endpoint = tmp_path / "spool", f"ipc://{tmp_path}/push.sock"
-    monkeypatch.setenv("TRACKSIDE_SPOOL", str(spool))
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Killed:
+    monkeypatch.setenv("TRACKSIDE_SPOOL", str(tmp_path / "spool"))
     (tmp_path / "push.sock").touch()
-    kept = kept_directory(endpoint)
+    kept = kept_directory(f"ipc://{tmp_path}/push.sock")
     assert kept is not None
     identity = Identity("run", "name", pid=os.getpid())
-    session = Session(identity, spool=spool, about=ProcessInfo(launch="launch"))
+    session = Session(identity, spool=tmp_path / "spool", about=ProcessInfo(launch="launch"))
     session.greeted, session.asked_at = True, 1.0
+    return Killed(session, tmp_path / "spool", kept)
+
+
+def test_the_end_of_a_command_stands_behind_the_rows_that_it_had_kept(command: Killed) -> None:
     for moment in (0.0, 1.3):  # then the daemon has not answered for more than a second
-        for step in range(5):
-            push(session, {"loss": 0.5}, step)
-        session.drain(later(moment))
-    push(session, {"loss": 0.5}, 5)
-    session.keep(lambda: later(1.4), kept)
-    for one in (session.spool, session.spool._kept):
-        assert one is not None
-        os.close(one._lock)  # as the kernel does
-        one._lock = -1
-    command = SimpleNamespace(pid=os.getpid(), code=-signal.SIGKILL)
-    hand_over(command, "launch", endpoint)  # type: ignore[arg-type]
-    found: list[tuple[Envelope, Any]] = []
-    for orphan in orphaned_sessions([spool, kept], None):
-        orphan.acknowledged(0)
-        found += map(read, orphan.pending)
-        orphan.spool.close()
+        command.push(5)
+        command.session.drain(later(moment))
+    command.push(1)
+    command.session.keep(lambda: later(1.4), command.kept)
+    found = command.handed_over()
     # The spool has the first two, and what was kept also the third and the end.
     assert sorted({envelope.number for envelope, _ in found}) == [1, 2, 3, 4]
     assert [envelope.kind for envelope, _ in found[:-1]] == ["batch"] * (len(found) - 1)
+    assert (found[-1][1].status, found[-1][1].cause) == ("failed", "SIGKILL")
+
+
+def test_the_end_of_a_command_is_read_where_it_had_kept_more_before(command: Killed) -> None:
+    for number, count in enumerate((40, 1)):
+        command.push(count)
+        command.session.keep(lambda: later(0.1), command.kept)
+        if not number:
+            command.session.drain(later(0.2))
+            command.session.acknowledged(1)
+    found = command.handed_over()
+    assert [(envelope.kind, envelope.number) for envelope, _ in found] == [("skip", 1), ("batch", 2), ("bye", 3)]
     assert (found[-1][1].status, found[-1][1].cause) == ("failed", "SIGKILL")

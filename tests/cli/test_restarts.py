@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import zipfile
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,14 +14,18 @@ import pytest
 from trackside_daemon.cli.run import trouble_watch
 from trackside_daemon.cli.run.command_daemon import CommandDaemon
 from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, StopOn, restarts, stop_alerts
-from trackside_daemon.cli.run.summary import CommandSummary
+from trackside_daemon.cli.run.session import RunOptions, _Session
+from trackside_daemon.cli.run.summary import CommandSummary, RunFacts
 from trackside_daemon.cli.run.trouble_watch import TroubleWatch
 from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.linux.job_processes import Activity, JobProcesses, activity, busy
 from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trackside_daemon.cli.run.signal_forwarding import Signals
+    from trackside_daemon.cli.run.trouble_watch import CommandTrouble
     from trackside_daemon.cli.sources.api_source import ApiSource
     from trackside_daemon.cli.sources.source import Source
 
@@ -141,6 +146,55 @@ def test_a_run_is_ended_for_a_trouble_that_lasts_and_for_no_other_run(
     trouble = watch._poll()
     assert (trouble is not None) is found
     assert trouble is None or trouble.step == 41
+
+
+class KnownRun:
+    """A summary of a command with one run, in place of `CommandSummary`."""
+
+    checkpoints: tuple[dict[str, Any], ...] = ()
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def facts(self, *_: Any) -> RunFacts:
+        return RunFacts("run", "name", 1, "", 650, self.checkpoints)
+
+
+def saved(path: Path, step: int, at: float) -> dict[str, Any]:
+    """Return an intact checkpoint that is on disk."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", path.name)
+    return {"path": str(path), "step": step, "time": at, "state": "unread"}
+
+
+@pytest.mark.parametrize("evidence", [{"doubtful_from_step": 450}, {}])
+def test_no_start_goes_on_from_what_was_saved_after_a_nan_also_not_after_another_crash(
+    evidence: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may be named by its epoch, and a NaN may have no step of the training."""
+    monkeypatch.setattr(trouble_watch, "NAN_SECONDS", -10.0)
+    monkeypatch.setattr("trackside_daemon.cli.run.restarts.PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("trackside_daemon.cli.run.session.CommandSummary", KnownRun)
+    source = cast("Source", TwoRuns(1.0, evidence))
+    watch = TroubleWatch(source, "none", JobProcesses(os.getpid(), "none"), lambda _: None, kinds={"nan"}, stop_on=())
+    watch.stop()
+    now = time.time()
+    good, spoilt = saved(tmp_path / "step-400.pt", 400, now - 60), saved(tmp_path / "step-600.pt", 600, now + 90)
+    older = saved(tmp_path / "epoch-7.pt", 7, now + 60), good
+    monkeypatch.setattr(KnownRun, "checkpoints", (spoilt, *older))
+    signals, options = SimpleNamespace(ending=0), RunOptions(restarts=Restarts(9, ALL))
+    session = _Session(["train"], cast("Signals", signals), cast("Any", None), options)
+
+    def resumed(trouble: CommandTrouble | None) -> str:
+        session._trouble = trouble
+        start = session._next(CommandStart(["train"], {}), 1, CommandDaemon("ipc:///none", None, ""))
+        assert start is not None
+        return start.environ["TRACKSIDE_RESUME"]
+
+    assert resumed(watch._poll()) == good["path"]
+    assert resumed(None) == good["path"]
+    monkeypatch.setattr(KnownRun, "checkpoints", (saved(tmp_path / "step-600.pt", 600, now + 120), *older))
+    assert resumed(None) == spoilt["path"], "saved anew, by the start after the NaN"
 
 
 @pytest.mark.parametrize("seconds", [5.0, 80.0])

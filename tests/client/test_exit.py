@@ -564,8 +564,10 @@ import logging, os, resource, sys, time, trackside
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 logging.getLogger("trackside").addHandler(logging.StreamHandler(sys.stdout))
 if {begun}:
-    trackside.push(step=1, loss=0.5)
-    time.sleep(0.5)
+    run = trackside.init()
+    run.push(step=1, loss=0.5)
+    while not run.queue.session.spool.last:  # then the sender has all the descriptors that it needs
+        time.sleep(0.01)
 taken = []
 try:
     while True:

@@ -7,7 +7,7 @@ import os
 import struct
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from zlib import crc32
 
 import pytest
@@ -28,6 +28,7 @@ from client.messages import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from trackside.environment.paths import open_regular
 from trackside.limits import IN_FLIGHT
 from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_hellos, orphaned_sessions
@@ -273,6 +274,79 @@ def test_a_segment_that_was_deleted_is_a_reported_gap(spool: Path) -> None:
         session.acknowledged(daemon.commit())
     assert daemon.gaps == [(70, 71), (90, 90)]
     assert len(daemon.values) == 97
+
+
+class Unreadable:
+    """A file of which the disk cannot read what is behind so many bytes."""
+
+    def __init__(self, file: BinaryIO, readable: int) -> None:
+        self._file, self._readable = file, readable
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        if self._file.tell() > self._readable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_what_the_disk_cannot_read_is_a_reported_gap_and_stops_nothing(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, daemon = a_session(), Daemon()
+    train(session, 2 * IN_FLIGHT)
+    (segment,) = spool.glob("*.spool")
+    readable = segment.stat().st_size * 3 // 4
+    monkeypatch.setattr(spool_module, "open_regular", lambda path: Unreadable(open_regular(path), readable))
+    while session.pending:
+        for message in send(session):
+            daemon.receive(message)
+        session.acknowledged(daemon.commit())
+    train(session, 1)
+    session.end(CLOCK, "finished", "", provisional=False)
+    deliver(session, daemon)
+    ((first, last),) = daemon.gaps
+    assert (first > IN_FLIGHT, last, daemon.ended) == (True, 2 * IN_FLIGHT, True)
+    assert len(daemon.values) == first
+    ((_, place), text), *_ = session.spool.damage.items()
+    assert text == f"{segment} cannot be read from byte {place} on, which is left out: input/output error"
+
+
+def test_a_spool_without_its_last_segment_begins_another_one(spool: Path) -> None:
+    session, daemon = a_session(), Daemon()
+    train(session, 2 * IN_FLIGHT)
+    (segment,) = spool.glob("*.spool")
+    segment.unlink()
+    session.acknowledged(IN_FLIGHT)
+    for second in range(IN_FLIGHT):
+        push(session, {"loss": second}, second)
+        session.drain(later(1000 + second))
+    session.end(later(2000), "finished", "", provisional=False)
+    session.retire(later(2000))
+    (left,) = orphaned_sessions([spool], None)
+    daemon.committed = IN_FLIGHT
+    deliver(left, daemon)
+    assert (daemon.gaps, len(daemon.values), daemon.ended) == ([(IN_FLIGHT + 1, 2 * IN_FLIGHT)], IN_FLIGHT, True)
+
+
+def test_a_segment_that_fails_to_close_ends_no_spool(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system reports only then that the user's quota is exceeded."""
+
+    def close(descriptor: int, original: Callable[[int], None] = os.close) -> None:
+        is_segment = os.readlink(f"/proc/self/fd/{descriptor}").endswith(".spool")  # noqa: PTH115
+        original(descriptor)
+        if is_segment:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    session = a_session(segment_bytes=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close)
+        train(session, 5)
+        assert (session.unspooled_values, session.spool.failure, len(list(spool.glob("*.spool")))) == (0, "", 5)
+        session.acknowledged(5)
+    assert [path.suffix for path in spool.iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import sys
 import threading
 import types
 import warnings as python_warnings
+import weakref
 from collections import UserDict
 from decimal import Decimal
 from fractions import Fraction
@@ -139,6 +140,12 @@ def test_a_value_that_is_not_a_number_is_dropped_and_counted_and_its_neighbours_
     rows, totals = unsent_rows(run)
     assert rows == [(1, {"loss": 0.5, "lr": 0.1})]
     assert (totals.pushes, totals.dropped) == (1, 1)
+
+
+def test_a_value_that_stands_for_another_one_that_is_gone_is_refused(run: trackside.Run) -> None:
+    run.push(step=1, loss=0.5, odd=weakref.proxy(Scalar(1.0)), lr=0.1)
+    rows, totals = unsent_rows(run)
+    assert (rows, totals.dropped) == ([(1, {"loss": 0.5, "lr": 0.1})], 1)
 
 
 def test_an_array_or_tensor_of_several_elements_is_no_number(run: trackside.Run) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from client.messages import forget_process_info
+from client.messages import forget_process_info, left_behind
 from client.router import Router, pushed, rows, undrained
 from processes import DEADLINE, Daemon, eventually
 
@@ -754,6 +754,36 @@ def test_a_spool_directory_that_cannot_be_listed_for_a_while_stops_nothing(
     run.finish()
     (left,) = eventually(lambda: list(orphaned_sessions([spool], None)))
     assert left.spool.last == 3  # two batches and the end
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_spool_directory_that_no_user_has_keeps_nothing_from_a_daemon_that_comes_later(
+    place: Path, start_router: Callable[[], Router], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_SPOOL", "~no-such-user/spool")
+    run = trackside.init(endpoint=f"ipc://{place}/push.sock")
+    run.push(step=1, loss=0.5)
+    assert eventually(lambda: run.queue.session.spool.failure).startswith("$TRACKSIDE_SPOOL: ")
+    router = start_router()
+    end = in_background(run.finish)
+    (messages,) = router.serve().values()
+    end.join()
+    assert pushed(messages) == [(1, {"loss": 0.5})]
+
+
+def test_a_spool_with_a_refused_hello_stays_and_the_others_do_not_wait_for_it(router: Router, spool: Path) -> None:
+    sessions = {left_behind(spool)[0].id for _ in range(2)}
+    sending = Sender(router.endpoint, spools=[spool])
+    try:
+        refused = router.expect("hello")
+        router.answer(refused, "nack", 0, Nack("owner"))
+        (other,) = sessions - {refused.session}
+        assert router.welcome().session == other
+        router.answer(router.expect("batch"), "ack", 1)
+        eventually(lambda: sending.sent)
+        assert {path.name.partition(".")[0] for path in spool.iterdir()} == {refused.session.hex()}
+    finally:
+        sending.stop(1.0)
 
 
 class Finishing(logging.Handler):

@@ -26,10 +26,10 @@ from client.messages import (
 from trackside.environment.process_info import process_info
 from trackside.limits import BATCH_ROWS, IN_FLIGHT
 from trackside.totals.phases import WAITED, PhaseMark
-from trackside.totals.session_totals import Deferred
+from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.transport import outbox
 from trackside.transport.batch import BATCH_BYTES, ROW_KEYS
-from trackside.transport.kept_rows import with_kept_rows
+from trackside.transport.kept_rows import encoded, with_kept_rows
 from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.transport.resend_wait import ANSWER_SECONDS, LONGEST_SECONDS, ResendWait
 from trackside.transport.session import KEY_BYTES, Session
@@ -43,8 +43,11 @@ from trackside.wire import (
     Heartbeat,
     Hello,
     Identity,
+    Pushes,
     Skip,
+    Totals,
     decode_body,
+    encode,
     open_envelope,
 )
 
@@ -592,6 +595,13 @@ def test_of_a_killed_process_the_pushes_are_left_that_it_had_kept(spool: Path) -
     assert before == batches(same)[0]
     assert with_kept_rows([b"1", b"2", b"3", b"damaged"]) == [b"1", b"2", b"3"]
     assert [list(rows(last)), last.totals] == [list(rows(batches(same)[1])), batches(same)[1].totals]
+
+
+def test_more_kept_rows_than_a_daemon_accepts_cost_nothing_but_themselves() -> None:
+    batch = encode(Envelope("batch", bytes(16), 1), Pushes(CLOCK, Totals(), []))
+    many: list[tuple[int, int, dict[str, float]]] = [(1, 1, {"k": 1})] * (MESSAGE_BYTES // 24 + 1)
+    assert with_kept_rows([*batch, encoded(SessionTotals(), many[:9])]) != batch
+    assert with_kept_rows([*batch, encoded(SessionTotals(), many)]) == batch
 
 
 def test_what_is_kept_changes_no_time_of_a_phase(spool: Path) -> None:

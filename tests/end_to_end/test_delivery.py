@@ -51,20 +51,21 @@ BURSTS = """
 import re, sys, time, trackside
 def most():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+def wait(what):
+    until = time.monotonic() + 120
+    while not what() and time.monotonic() < until:
+        time.sleep(0.01)
 run = trackside.init("bursts")
+session = run.queue.session
 run.push(step=0, loss=0, a=1, b=2, c=3, d=4)
-time.sleep(0.5)
+wait(lambda: session.spool.last)
 before = most()
 for step in range(1, int(sys.argv[1])):
     run.push(step=step, loss=step, a=step + 1, b=step + 2, c=step + 3, d=step + 4)
     if step % 1000 == 0:
-        time.sleep(0.03)
-for _ in range(2000):
-    if run.queue.session.totals.spooled > 10:
-        break
-    time.sleep(0.1)
-time.sleep(1.5)
-print(most() - before, run.queue.session.totals.dropped, run.queue.session.totals.spooled, flush=True)
+        wait(lambda: len(session.rows) < 5000)
+wait(lambda: not session.rows and session.spool.last == session._number > 10)
+print(most() - before, session.totals.dropped, session.totals.spooled, flush=True)
 sys.stdin.read()
 """
 
@@ -223,7 +224,7 @@ def test_when_both_sides_are_killed_the_next_daemon_reads_the_spool(
 
 def kept(place: Path) -> int:
     """Return the highest step in what a living training keeps in case that it is killed; 0 while there is nothing."""
-    with suppress(StopIteration, OSError, ValueError):  # it is not there yet, or is being written
+    with suppress(StopIteration, IndexError, OSError, ValueError):  # it is not there yet, or is being written
         frames = [record.frames for record in SegmentReader(next(place.glob("*.spool")))]
         return max(int(max(block.columns()[0])) for block in decode_body("batch", frames[-1][2]).blocks)
     return 0
@@ -330,9 +331,8 @@ def test_past_its_bound_a_spool_loses_the_oldest_and_counts_them_exactly(
     for more, key in enumerate(KEYS):
         assert found[key] == (present, array("d", [step + more for step in present]))
     assert dropped == (steps - len(present)) * len(KEYS)
-    if "the queue is full" not in complaints:  # as it may be where the sender waits for the processor
-        assert complaints.count("\n") <= 1
-        assert present == array("q", range(present[0], steps)), "the newest"
+    assert complaints.count("\n") <= 1
+    assert present == array("q", range(present[0], steps)), "the newest"
 
 
 def test_what_a_full_spool_has_lost_of_a_run_that_ended_before_a_daemon_came_is_counted_and_named(
@@ -396,13 +396,13 @@ def test_the_detectors_check_what_waited_in_a_spool_until_its_run_has_ended(
 
 @pytest.mark.usefixtures("only_soak")
 def test_a_restart_of_the_daemon_is_not_an_event_though_it_takes_long(
-    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path
 ) -> None:
     daemon = start_daemon(*QUIET)
     training = start_training(daemon, "-c", PACED, "100", "0", **PATIENT)
     eventually(lambda: counted(daemon, "history_samples_total") > 0)
     daemon.stop(signal.SIGKILL)
-    time.sleep(4)  # longer than a message waits in memory alone
+    eventually(lambda: spooled(spool) > 0)
     daemon = start_daemon(*QUIET)
     eventually(lambda: states(daemon) == {"running"})
     eventually(lambda: counted(daemon, 'training_client_spooled_total{rank="0",run="paced"}') > 0)

@@ -230,6 +230,15 @@ def test_a_record_that_no_table_accepts_costs_only_itself(house: House, caplog: 
     assert len([one for one in caplog.records if "cannot be written" in one.getMessage()]) == 2
 
 
+def test_a_message_that_comes_again_brings_the_events_in_it_once(house: House) -> None:
+    for _ in range(2):
+        house.writer.put([batch_ingested(ONE, 1), Event("run", 0, 1.0, "note")], 1)
+    house.writer.start()
+    eventually(lambda: house.acknowledged == [1, 1])
+    with house.database.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM event WHERE kind = 'note'").fetchone() == (1,)
+
+
 def test_what_was_sampled_or_reckoned_gives_way_when_there_is_no_room(house: House) -> None:
     for _ in range(QUEUE_ITEMS + 50):
         house.writer.put([MachineSample(float(WALL), {"x": 1.0})])

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import pytest
-from ingest.conftest import Answer
+from ingest.conftest import Answer, read
 from msgspec.structs import replace
 from wire_messages import WALL, FakeSession
 
@@ -16,7 +16,7 @@ from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Record, RunState, SessionOpened
 
 
-def receive(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
+def receive(desk: Any, frames: list[bytes]) -> tuple[list[list[bytes]], list[Record]]:
     """Receive a message; return the answers and the records for the history."""
     answers, batches = desk.sessions.receive(Connection(b"peer", os.getuid()), frames, desk.house.now)
     desk.house.accept(batches)
@@ -177,3 +177,24 @@ def test_the_alert_of_a_rank_that_died_without_a_daemon_has_its_cause(desk: Any)
         for batch in desk.sessions.receive(Connection(b"peer", os.getuid()), frames, desk.house.now).batches:
             found += [one for one in watch.accept(batch) if one.alert == "TrainingProcessDied"]
     assert [one.summary for one in found] == ["rank 0 of run train died: exit status 1: no data"]
+
+
+def test_the_spool_of_a_session_without_a_known_user_continues_it(desk: Any) -> None:
+    """A client over TCP without a key leaves files of its user."""
+    session = FakeSession()
+    desk.house.accept(
+        desk.sessions.receive(Connection(b"tcp"), session.frames("hello", session.hello()), desk.house.now).batches
+    )
+    greet(desk, session)
+    _, (accepted,) = receive(desk, session.batch(1, {"loss": 0.5}))
+    assert isinstance(accepted, BatchIngested)
+    assert accepted.session.run == session.identity.run
+
+
+def test_a_spool_that_continues_the_session_of_another_user_is_refused_for_ever(desk: Any) -> None:
+    session = FakeSession()
+    hello = session.hello()
+    desk.sessions.receive(Connection(b"other", os.getuid() + 1), session.frames("hello", hello), desk.house.now)
+    for late, expected in ((False, []), (True, [Answer("nack", 0, "owner")])):
+        answers, records = receive(desk, session.frames("hello", replace(hello, late=late)))
+        assert ([read(answer, b"peer") for answer in answers], records) == (expected, [])

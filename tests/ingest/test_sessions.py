@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from wire_messages import WALL, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Skip, Totals, encode
+from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.messages import KINDS, MAX_LOGGED
@@ -557,6 +558,26 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
     desk.receive(*fake_session.frames("hello", fake_session.hello()))
     assert desk.receive(*fake_session.batch(1)) == []
     assert desk.commit() == [answer("ack", 1)]
+
+
+def test_what_waits_for_the_history_is_accepted_once_though_its_client_greets_again_meanwhile(
+    desk: Any, fake_session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First there is no room, and then the history cannot be read."""
+
+    def unreadable(_: bytes) -> None:
+        raise UnreadableError("the disk is full")
+
+    desk.receive(*fake_session.batch(1))
+    hello, other = fake_session.frames("hello", fake_session.hello()), b"\0other"
+    assert desk.receive(*hello, peer=other, room=False) == [answer("welcome")]
+    assert desk.receive(*fake_session.batch(1), peer=other) == [answer("hello?")]
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.sessions._greetings, "_stored", unreadable)
+        assert desk.receive(*hello, peer=other) == []
+    assert desk.receive(*hello, peer=other) == [answer("welcome")]
+    assert desk.receive(*fake_session.batch(1), peer=other) == [answer("ack")]
+    assert len(desk.receipts) == 1
 
 
 def test_a_session_that_opened_without_room_is_new_to_later_stages_once_there_is_room(desk: Any) -> None:

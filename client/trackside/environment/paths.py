@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from trackside.os_errors import os_error_text
+
 SYSTEM_DIRECTORY = Path("/var/lib/trackside")
 
 
@@ -39,10 +41,13 @@ def spool_directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
     """Yield the directories in which a process of this user may have spooled, `spool_directory` first.
 
     Raises:
-        LookupError: The user has no home.
+        LookupError: The user has no home, or a relative path cannot be completed.
     """
     if environ.get("TRACKSIDE_SPOOL"):
-        yield Path(environ["TRACKSIDE_SPOOL"]).expanduser().absolute()
+        try:
+            yield Path(environ["TRACKSIDE_SPOOL"]).expanduser().absolute()
+        except (OSError, RuntimeError) as error:
+            raise LookupError(f"$TRACKSIDE_SPOOL: {os_error_text(error)}") from None
         return
     system = SYSTEM_DIRECTORY / "spool"
     if os.access(system, os.W_OK | os.X_OK):

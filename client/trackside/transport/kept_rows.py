@@ -11,7 +11,7 @@ import msgspec
 
 from trackside.totals.session_totals import Deferred, Position, SessionTotals
 from trackside.transport.batch import BatchBuilder, split_row
-from trackside.wire import Clock, Pushes, decode_body, encode, open_envelope
+from trackside.wire import MESSAGE_BYTES, Clock, Pushes, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,8 @@ def encoded(counts: SessionTotals, rows: Sequence[Row]) -> bytes:
 def with_kept_rows(frames: list[bytes]) -> list[bytes]:
     """Return the frames of a batch with the rows that the frame behind them has; without them if they cannot be read."""
     try:
-        return _with_kept_rows(frames[:-1], msgspec.msgpack.decode(frames[-1], type=KeptRows))
+        made = _with_kept_rows(frames[:-1], msgspec.msgpack.decode(frames[-1], type=KeptRows))
+        return made if len(made[2]) <= MESSAGE_BYTES else frames[:-1]  # no daemon would accept it
     except Exception:  # noqa: BLE001  anyone may have written them
         return frames[:-1]
 

@@ -513,6 +513,9 @@ class Sender:
             self._run_command(envelope, frames[2], session)
 
     def _handle_commit(self, envelope: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
+        if isinstance(session, OrphanedSession) and envelope.kind == "nack" and not envelope.number:
+            session.retire(now())  # its hello is refused for ever, and other spools must not wait behind it
+            return
         if envelope.kind == "ack":
             progress = session.acknowledged(envelope.number)
         else:

@@ -220,8 +220,8 @@ class Spool:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             reader = SegmentReader(path)
-            if place := next((reader.place for each in reader if each.number == record.number), 0):
-                os.ftruncate(file, place)
+            next((each for each in reader if each.number == record.number), None)
+            os.ftruncate(file, reader.place)  # without the zeros at the end of a kept one, behind which nothing is read
             _write(file, _record(record))
         finally:
             os.close(file)
@@ -239,8 +239,8 @@ class Spool:
                     return None
             record = None if self._reader is None else self._reader.next()
             self.lost = 0 if self._reader is None else self._reader.lost
-            if record is None:  # another process has deleted or cut it
-                segment.last = min(segment.last, number)
+            if record is None:  # it was deleted or cut, or the disk cannot read it: what follows goes to another one
+                segment.last, segment.size = min(segment.last, number), self.limits.segment_bytes
             elif record.number > number:
                 return record
 
@@ -291,7 +291,7 @@ class Spool:
             try:
                 _write(file, _record(SpooledMessage(hole.first, hole.last, 0, skip)))
             finally:
-                os.close(file)
+                _close(file)
             self._segments.insert(sum(each.last < hole.first for each in self._segments), hole)
 
     def close(self, *, forked: bool = False) -> None:
@@ -308,22 +308,21 @@ class Spool:
                 self.lock_path.unlink()  # before it is released, or another process could have locked it by then
         for descriptor in (file, lock):
             if descriptor >= 0:
-                with suppress(OSError):  # closed already, if the fork happened within this method
-                    os.close(descriptor)
+                _close(descriptor)  # closed already, if the fork happened within this method
 
     def _begin(self, number: int, hello: Callable[[], list[bytes]]) -> None:
         """Open the next segment, and write its head."""
         self._prepare()
         path = self._path(f"{number:016d}.spool")  # padded, so that the names sort by number
         file, size = self._create(path, hello)
-        # Closed only now: if the new segment cannot begin, the old one is still open.
-        before, self._file = self._file, file
-        if before >= 0:
-            os.close(before)
         segment = Segment(path)
         segment.last, segment.size = self.last, size  # so that `last` does not fall while it is empty
         self._segments.append(segment)
         self._begun = True
+        # Closed only now: if the new segment cannot begin, the old one is still open.
+        before, self._file = self._file, file
+        if before >= 0:
+            _close(before)
 
     def _prepare(self) -> None:
         """Choose the directory, and acquire the lock."""
@@ -344,7 +343,7 @@ class Spool:
             head = MAGIC + _record(SpooledMessage(0, 0, 0, [machine_id().encode(), *hello()]))
             _write(file, head)
         except OSError:
-            os.close(file)
+            _close(file)
             path.unlink(missing_ok=True)
             raise
         return file, len(head)
@@ -363,7 +362,7 @@ class Spool:
             self._reader = None
         if not self._segments and self._file >= 0:  # it was the segment that is written
             file, self._file = self._file, -1
-            os.close(file)
+            _close(file)
         with suppress(OSError):
             segment.path.unlink()
 
@@ -443,8 +442,8 @@ class KeptSpool(Spool):
     def _delete(self) -> None:
         file, self._file, self._head = self._file, -1, None
         if file >= 0:
+            _close(file)
             with suppress(OSError):
-                os.close(file)
                 self._path(ONLY).unlink()
 
 
@@ -459,7 +458,7 @@ class SegmentReader:
         machine: Id of the machine that wrote it; empty if its head is damaged.
         user: The owner of the file.
         hello: The session's hello, as frames; empty if its head is damaged.
-        number: Sequence number of the last record that `next` returned; *place* is where it begins.
+        number: Sequence number of the last record that `next` returned; *place* is where it begins, or the end after that.
         lost: Number of values, as far as it is known, in the damaged records before that one.
 
     Raises:
@@ -485,22 +484,30 @@ class SegmentReader:
             raise ValueError(f"{path} is not a segment of a spool")
 
     def next(self) -> SpooledMessage | None:
-        """Return the next record; None at the end."""
+        """Return the next record; None at the end, and where the disk can read no further."""
+        try:
+            return self._next()
+        except OSError as error:
+            place = f"{self.path} cannot be read from byte {self.place} on, which is left out: {os_error_text(error)}"
+            self._damage.setdefault((self.path, self.place), place)
+            return None
+
+    def _next(self) -> SpooledMessage | None:
         self.lost = 0
         while True:
-            start = self._file.tell()
+            self.place = start = self._file.tell()
             header = self._file.read(_HEADER.size)
             if not header.strip(b"\0"):
                 return None
             self._file.seek(start)
             if (record := self._message()) is not None:
-                self.number, self.place = record.number, start
+                self.number = record.number
                 return record
             found = self._search(start)
             if found is None:
                 place = f"the end of {self.path} is torn from byte {start} on, and is left out"
                 self._damage.setdefault((self.path, start), place)
-                self._file.seek(0, os.SEEK_END)
+                self.place = self._file.seek(0, os.SEEK_END)
                 return None
             # The length of the record was right if the next one follows it.
             length, _, _, _, values = _HEADER.unpack(header)
@@ -606,3 +613,8 @@ def _write(file: int, data: bytes) -> None:
     # Without fsync: the page cache outlives the process, and that is what a spool is for.
     if os.write(file, data) < len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _close(file: int) -> None:
+    with suppress(OSError):  # a network file system reports here what it could not write
+        os.close(file)

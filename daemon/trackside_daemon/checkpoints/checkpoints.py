@@ -108,9 +108,8 @@ class CheckpointFollower:
     def accept(self, batch: Batch) -> Sequence[Finding]:
         """Queue the records about checkpoints and runs, and return the findings since the last call."""
         for record in batch.records:
-            if isinstance(record, SessionOpened | RunState) or (
-                isinstance(record, Event) and record.kind == "checkpoint"
-            ):
+            is_checkpoint = isinstance(record, Event) and record.kind == "checkpoint"
+            if is_checkpoint or isinstance(record, SessionOpened | RunState):
                 self._notices.append(record)
         return [self._findings.popleft() for _ in range(len(self._findings))] if self._findings else ()
 
@@ -165,16 +164,11 @@ class CheckpointFollower:
         given, sequence = event.fields.get("metrics"), event.fields.get("sequence")
         numbers = given.items() if isinstance(given, dict) else ()
         metrics = {name: float(value) for name, value in numbers if _is_finite(value)}
+        sequence = sequence if isinstance(sequence, int) and 0 < sequence < INT64 else 0
+        step = reported_step(event.fields, event.step)
         one = self._track(event.run, path, "event")
         one.write(now, reported=True)
-        one.update(
-            attempt=event.attempt,
-            step=reported_step(event.fields, event.step),
-            time=event.time,
-            metrics=metrics,
-            found="event",
-            sequence=sequence if isinstance(sequence, int) and 0 < sequence < INT64 else 0,
-        )
+        one.update(attempt=event.attempt, step=step, time=event.time, metrics=metrics, found="event", sequence=sequence)
 
     def _of(self, run: str) -> list[Tracked]:
         """Return the checkpoints of a run, oldest first."""
@@ -272,12 +266,8 @@ class CheckpointFollower:
         """Return whether the files of a checkpoint are listed at the next scan, and not only its directory."""
         if one.listing is not None and not one.counts:  # some other folder
             return one.relist
-        return (
-            one.relist
-            or one.wanted
-            or one.record.state != COMPLETE
-            or not self._directories.has(one.record.run, one.record.path)
-        )
+        known = one.record.state == COMPLETE and self._directories.has(one.record.run, one.record.path)
+        return one.relist or one.wanted or not known
 
     def _audit(self, now: float, wall: float) -> None:
         try:

@@ -242,9 +242,8 @@ class Resumes:
         self._flush()
         with self._history.reading() as connection:
             events = reader.events(connection, one.run)
-            if (CONTINUITY, one.attempt, None) in {
-                (event["kind"], event["attempt"], event["rank"]) for event in events
-            }:
+            kinds = ((event["kind"], event["attempt"], event["rank"]) for event in events)
+            if (CONTINUITY, one.attempt, None) in kinds:
                 return  # by an earlier daemon
             facts = read_resume(connection, one.run, one.attempt, one.roles)
         if facts is None:
@@ -254,46 +253,18 @@ class Resumes:
         after = str(begins[0].get("cause", "")) if begins else ""
         why = f"; `trackside run` restarted it after {cut(shown(after), MAX_CAUSE)}" if after else ""
         text = f"{_done_again(one.attempt, facts)}{why}; {'too few steps to judge it' if verdict is None else verdict.text}"
-        now = self._wall()
-        self._publish(
-            Batch(
-                "resumes",
-                records=[
-                    Event(
-                        one.run,
-                        one.attempt,
-                        now,
-                        CONTINUITY,
-                        step=facts.step,
-                        fields=_fields(facts, verdict, text, after),
-                    )
-                ],
-            )
-        )
-        self._findings.append(
-            Finding(
-                "RunRestarted", "info", (("run", one.name),), now, f"run {one.name}: {text}", once=True, run=one.run
-            )
-        )
+        now, labels, fields = self._wall(), (("run", one.name),), _fields(facts, verdict, text, after)
+        event = Event(one.run, one.attempt, now, CONTINUITY, step=facts.step, fields=fields)
+        self._publish(Batch("resumes", records=[event]))
+        summary = f"run {one.name}: {text}"
+        self._findings.append(Finding("RunRestarted", "info", labels, now, summary, once=True, run=one.run))
         if verdict is not None and verdict.alert:
             summary = f"run {one.name} does not continue where it was: {verdict.text}"
-            evidence = {
-                "changed": [
-                    f"{one.what}: {number(one.before)} before, {number(one.after)} now" for one in verdict.changes
-                ]
-            }
+            advice = f"{_done_again(one.attempt, facts).capitalize()}. {TROUBLES[ALERT].advice()}"
+            changed = [f"{one.what}: {number(one.before)} before, {number(one.after)} now" for one in verdict.changes]
+            evidence = {"changed": changed}
             self._findings.append(
-                Finding(
-                    ALERT,
-                    "warning",
-                    (("run", one.name),),
-                    now,
-                    summary,
-                    f"{_done_again(one.attempt, facts).capitalize()}. {TROUBLES[ALERT].advice()}",
-                    once=True,
-                    run=one.run,
-                    evidence=evidence,
-                )
+                Finding(ALERT, "warning", labels, now, summary, advice, once=True, run=one.run, evidence=evidence)
             )
 
 

@@ -202,20 +202,12 @@ class Tracked:
         self.audited, self.audited_at, self.wanted = self.listing.fingerprint, now, False
         if answer.unread:
             self.update(state=COMPLETE, format=answer.format, reason=answer.unread, checked=None)
-        elif not answer.problem:
-            self.update(
-                state=COMPLETE,
-                format=answer.format,
-                checked=wall,
-                files=answer.files,
-                bytes=sum(file.bytes for file in answer.files),
-                reason="",
-                file="",
-            )
-        elif first and not closed and self.doubted_at is None:
-            self.doubted_at = now
-            self.audited = None
+        elif answer.problem and first and not closed and self.doubted_at is None:
+            self.doubted_at, self.audited = now, None
             return
         else:
-            self.update(state=DAMAGED, format=answer.format, checked=wall, reason=answer.problem, file=answer.file)
+            state = DAMAGED if answer.problem else COMPLETE
+            self.update(state=state, format=answer.format, checked=wall, reason=answer.problem, file=answer.file)
+            if not answer.problem:
+                self.update(files=answer.files, bytes=sum(file.bytes for file in answer.files))
         self.doubted_at, self.reported = None, False

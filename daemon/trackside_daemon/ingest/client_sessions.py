@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from trackside.wire import VERSION, Envelope, Refused, WireError, open_envelope
+from trackside.wire import VERSION, Envelope, Nack, Refused, WireError, open_envelope
 from trackside_daemon.ingest.client_clock import SET_SECONDS
 from trackside_daemon.ingest.client_session import Consequences, Shared
 from trackside_daemon.ingest.greeting import MAX_SESSIONS, Greetings
@@ -122,6 +122,8 @@ class ClientSessions:
             self._limits.reject(connection.owner, connection.id, error)
             if error.reason == "version":
                 consequences.answer(connection.id, Envelope("refused", bytes(16)), Refused([VERSION]))
+            elif error.reason == "owner" and message.late:
+                consequences.answer(connection.id, Envelope("nack", id_), Nack(error.reason))
         return consequences
 
     def tick(self, now: Moment) -> list[Batch]:
@@ -236,7 +238,7 @@ class ClientSessions:
                 session.restart()
             elif is_numbered and room and (session.opened_hash is None or self._lost_name(session)):
                 # It greeted while there was no room, so that the history has no `SessionOpened`; or its name is another's.
-                session.restart()
+                session.greeted = False  # what was accepted before is still on its way there
         if session is None or not session.greeted:
             consequences.answer(connection.id, Envelope("hello?", envelope.session))
             return None

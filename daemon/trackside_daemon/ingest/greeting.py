@@ -16,7 +16,7 @@ from trackside_daemon.ingest.messages import checked, family
 from trackside_daemon.ingest.run_owners import MARK
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.records import Event
-from trackside_daemon.model.session import correlation_of, process_of
+from trackside_daemon.model.session import Owner, correlation_of, process_of
 from trackside_daemon.model.text import cut_bytes
 from trackside_daemon.training.admission import numbered
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.requests import Pacing
     from trackside_daemon.ingest.run_owners import RunOwners
     from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.session import Owner
     from trackside_daemon.training.moment import Moment
 
 MAX_SESSIONS = 4096  # the most sessions; with more, the one that has been silent for longest is forgotten
@@ -235,7 +234,7 @@ class Greetings:
         except UnreadableError:
             # The client gets no answer and greets again in a moment.
             if (known := self._sessions.get(id_)) is not None:
-                known.restart()
+                known.greeted = False  # what was accepted before is still on its way to the history
         else:
             session.greeting_hash = content
             self._welcome(session, hello.identity.run, consequences)
@@ -273,6 +272,8 @@ class Greetings:
         session = self._sessions.get(id_)
         stored = self._stored(id_) if session is None or not session.greeted else None
         before = session.owner.id if session is not None else stored.owner if stored is not None else None
+        if hello.late and before == "":
+            owner = Owner()  # it has pushed over TCP without a key, as the writer of its spool may, too
         if before not in {None, owner.id}:
             raise WireError("owner", "it continues a session of another user")
         is_new = session is None and stored is None

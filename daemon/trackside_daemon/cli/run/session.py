@@ -110,6 +110,7 @@ class _Session:
         self._died_after: float | None = None
         self._found: CommandTrouble | None = None
         self._trouble: CommandTrouble | None = None  # for which the command was ended
+        self._doubted: set[tuple[str, float]] = set()  # checkpoints that no later start goes on from, by path and time
         self._is_interrupted = False
         self._is_requeued = False
 
@@ -324,8 +325,7 @@ class _Session:
         if self._options.requeue:
             self._is_requeued = _requeue(self._options.requeue, f"{kind}: {end.text}")
             return None
-        before = None if trouble is None else trouble.step
-        checkpoint, skipped = facts.checkpoint(before) if facts.run else ("", [])
+        checkpoint, skipped = facts.checkpoint(trouble, self._doubted) if facts.run else ("", [])
         for text in skipped:
             report(text)
         if facts.run and not checkpoint:

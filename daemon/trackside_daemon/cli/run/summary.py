@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
     from trackside_daemon.cli.run.signal_forwarding import Signals
+    from trackside_daemon.cli.run.trouble_watch import CommandTrouble
     from trackside_daemon.cli.sources.source import Source
 
 # Time limit for the daemon to receive all pushes; it reads the spool of a killed process within ten.
@@ -52,13 +53,16 @@ class RunFacts(NamedTuple):
     step: int | None = None  # its last step; None before the first
     checkpoints: Sequence[Mapping[str, Any]] = ()  # of the run, the newest first; see `questions.Checkpoints`
 
-    def checkpoint(self, before: int | None) -> tuple[str, list[str]]:
-        """Return the path of the newest intact checkpoint, of an earlier step than *before*, and why newer ones are none."""
+    def checkpoint(self, trouble: CommandTrouble | None, doubted: set[tuple[str, float]]) -> tuple[str, list[str]]:
+        """Return the path of the newest intact checkpoint that is not in doubt, and why newer ones are none.
+
+        What a *trouble* puts in doubt is added to what is *doubted* already, by path and time.
+        """
         from trackside_daemon.checkpoints.overview import first_usable
 
-        return first_usable(
-            one for one in self.checkpoints if before is None or (one["step"] is not None and one["step"] < before)
-        )
+        in_doubt = (one for one in self.checkpoints if trouble is not None and trouble.doubts(one))
+        doubted |= {(one["path"], one["time"]) for one in in_doubt}
+        return first_usable(one for one in self.checkpoints if (one["path"], one["time"]) not in doubted)
 
 
 class CommandSummary:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.alerts.active_alert import OCCURRENCES
@@ -34,6 +35,12 @@ class CommandTrouble(NamedTuple):
     text: str  # what happened, in words
     line: str  # the same for people, with more
     step: int | None = None  # the first step that is in doubt; None if only the time is
+    since: float = inf  # the Unix time from which on everything is in doubt; infinity for never
+
+    def doubts(self, checkpoint: Mapping[str, Any]) -> bool:
+        """Return whether a checkpoint of `questions.Checkpoints` may have what is wrong in it."""
+        late = self.step is not None and (checkpoint["step"] is None or checkpoint["step"] >= self.step)
+        return late or checkpoint["time"] >= self.since  # a number in a name may count something else, such as epochs
 
 
 class TroubleWatch:
@@ -105,7 +112,8 @@ class TroubleWatch:
 
     def _judge(self, run: Mapping[str, Any], alert: Mapping[str, Any], now: float) -> CommandTrouble | None:
         name, times = alert["alert"], alert["evidence"].get(OCCURRENCES)
-        fires = now - (times[-1]["time"] if times else alert["started"])
+        since = times[-1]["time"] if times else alert["started"]
+        fires = now - since
         for stop in self._stop_on:
             if matches_wildcards(name, stop.alert) and fires >= stop.seconds:
                 line = f"--stop-on {name}, which has fired for {duration(fires)}: {alert['summary']}"
@@ -117,7 +125,7 @@ class TroubleWatch:
                 return CommandTrouble("hang", run["id"], text[:1].lower() + text[1:], line.rstrip("."))
         if name == "NonFinite" and "nan" in self._kinds and alert["severity"] == "critical" and fires >= NAN_SECONDS:
             step = alert["evidence"].get("doubtful_from_step")
-            return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], step)
+            return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], step, since)
         return None
 
     def _still_fires(self, run: Mapping[str, Any], alert: Mapping[str, Any]) -> bool:

@@ -240,7 +240,11 @@ class Writer:
         unknown_sessions: set[bytes] = set()
         for item in group:
             self._store.unknown_sessions.clear()
-            stored += [cleaned for record in item.records if (cleaned := self._store.apply(record)) is not None]
+            for record in item.records:
+                if (cleaned := self._store.apply(record)) is not None:
+                    stored.append(cleaned)
+                elif item.receipt is not None:
+                    break  # the message is stored already, or comes again, and so do the events in it
             unknown = self._store.unknown_sessions - self._refused_sessions
             unknown_sessions |= unknown
             if item.receipt is not None and not unknown:
