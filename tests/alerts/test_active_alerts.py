@@ -620,6 +620,7 @@ def test_each_time_that_a_problem_comes_again_while_its_alert_fires_is_counted_a
         {"number": number, "time": NOW + at, "summary": f"NaN at step {step}"}
         for number, (at, step) in enumerate(((200, 2000), (300, 3000), (430, 4000)), 1)
     ]
+    assert last.evidence["calm_seconds"] == (300 - 201) + (430 - 302)
     assert (last.started, last.ended, recorder.begun()) == (NOW + 200, None, {"NonFinite": 2.0})
     recorder.accept(over(nan(430, 4000)), at=431).tick(430 + 479)
     assert recorder.records[-1].ended is None, "it came again, so that it fires for twice as long as before"

@@ -21,7 +21,7 @@ from trackside_daemon.detectors.run_view import RunClock
 from trackside_daemon.model.families.alerts import FIRING
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Alert, Event
+from trackside_daemon.model.records import Alert, Event, is_critical
 from trackside_daemon.model.session import Owner
 
 NOW = BEGIN + 3600.0
@@ -129,3 +129,13 @@ def test_after_a_restart_of_the_daemon_a_restored_alert_is_no_worse_and_no_other
     assert fired(active, finding("TrainingProcessDied"), now=NOW + 61) == []
     (later,) = fired(active, finding(), now=NOW + 62)
     assert (later.severity, later.labels["user"]) == ("warning", "alice")
+
+
+def test_a_trouble_of_a_run_that_does_not_page_is_still_known_to_be_critical() -> None:
+    active = ActiveAlerts(runs=known())
+    (begun,) = fired(active, finding(severity="warning"))
+    assert (begun.severity, "critical" in begun.evidence) == ("warning", False)
+    assert fired(active, finding()) == [], "nobody is notified again"
+    (worse,) = (one for batch in active.tick(NOW + 1) for one in batch.records if isinstance(one, Alert))
+    assert worse.severity == "warning"
+    assert is_critical({"severity": worse.severity, "evidence": worse.evidence})

@@ -303,6 +303,15 @@ def test_what_slows_the_only_run_of_a_machine_is_an_alert_of_the_run(runs: tuple
     assert (found.alert, dict(found.labels).get("run")) == ("CpuSaturated", whose)
 
 
+def test_what_slows_the_machine_is_no_longer_an_alert_of_a_run_that_has_ended() -> None:
+    def slow(now: float) -> dict[str, float]:
+        alive = f"trackside_training_state{{run={'b' if now > 500 else 'a'},state=running}}"
+        return {**healthy(now), alive: 1.0, STALLED.format("cpu_waiting"): 0.9 * now}
+
+    found = Machine().run(1000, slow, 10.0)
+    assert [(one.over, dict(one.labels)["run"]) for one in found] == [(False, "a"), (True, "a"), (False, "b")]
+
+
 @pytest.mark.parametrize(
     ("alert", "trouble"),
     [

@@ -483,6 +483,20 @@ def test_evidence_is_gathered_when_an_alert_begins_and_when_it_gets_worse(scene:
     assert scene.records[0].evidence["ranks"]["0"]["step"] == 5.0
 
 
+def test_evidence_that_an_earlier_daemon_gathered_is_not_replaced_by_what_is_seen_after_the_trouble(
+    scene: Scene,
+) -> None:
+    scene.ranks([5])
+    kept = about(rank="0")
+    evidence = EvidenceGatherer(scene.sources, scene.deliver, wall=lambda: NOW, pause=lambda _: None, fired=[kept])
+    evidence.start()
+    over = replace(kept, evidence={"recovered": NOW})
+    evidence.accept(Batch("alerts", records=[over, about("NonFinite", rank="0")]))
+    eventually(lambda: scene.records)
+    evidence.stop()
+    assert [note.alert for note in scene.records] == ["NonFinite"]
+
+
 def begun_ended(alert: Alert) -> tuple[Any, ...]:
     return alert.alert, alert.severity, alert.started, alert.run, alert.labels, "", "", NOW + 1
 

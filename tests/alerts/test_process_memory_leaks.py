@@ -9,7 +9,7 @@ from alerts.ticking import EPOCH, sample
 
 from trackside_daemon.alerts.process_memory_leaks import FORGET_SECONDS, ProcessLeaks, RankLabels, Rows, _rooms
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Alert
+from trackside_daemon.model.records import Alert, RunState
 from trackside_daemon.model.state import State
 
 GIB = 2.0**30
@@ -151,3 +151,12 @@ def test_the_time_left_is_that_of_the_memory_that_is_free_now() -> None:
     node.room = 2 * GIB
     ((_, _, summary),) = node.run(2, own_0=2 * GIB)
     assert re.search(r"GiB an hour: \d+ min.* until no memory is left$", summary), summary
+
+
+def test_a_leak_of_a_run_that_has_ended_is_over_at_once_also_a_restored_one() -> None:
+    node, ended = Node(), Batch("training", records=[RunState("id", 0, "lost", "", EPOCH)])
+    node.run(2, own_0=2 * GIB)
+    assert [(one.alert, one.over) for one in node.leaks.accept(ended)] == [("HostMemoryLeak", True)]
+    node.leaks.restore(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}))
+    assert [over for _, over, _ in node.run(0.01)] == [False]
+    assert [one.over for one in node.leaks.accept(ended)] == [True]

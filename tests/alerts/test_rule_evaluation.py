@@ -159,3 +159,15 @@ def test_two_rules_for_the_same_alert_end_together() -> None:
     machine.tick({gpu(0): 90.0})
     assert machine.tick({gpu(0): 82.0}) == []
     assert [one.over for one in machine.tick({gpu(0): 70.0})] == [True]
+
+
+def test_a_restored_alert_is_not_continued_by_another_rule_of_its_name_that_could_not_end_it() -> None:
+    room = Rule("Hot", "warning", Query(training.CHECKPOINT_ROOM, below=1.0), "{directory}")
+    machine = Machine([hot(), room])
+    for index in (0, 1):
+        labels = {"gpu": str(index), "uuid": f"G{index}", "sensor": "gpu", "run": "r"}
+        machine.evaluator.restore(Alert("Hot", "warning", EPOCH, labels=labels))
+    spacious = "trackside_training_checkpoint_room_ratio{run=r,directory=/d}"
+    machine.run(3, lambda _: {spacious: 9.0, gpu(0, sensor="gpu"): 50.0, gpu(1, sensor="gpu"): 50.0})
+    assert [one.over for one in machine.findings] == [False, False, True, True]
+    assert machine.firing == set()

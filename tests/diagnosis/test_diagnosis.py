@@ -21,6 +21,7 @@ from trackside_daemon.documents.run import trend_lines
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.records import Account, AccountUpdated, Alert, Event, MachineSample, SessionOpened
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -550,6 +551,23 @@ def test_a_nan_counts_until_it_recovered_and_is_named_after_the_failure(stored_h
     found = diagnosis(stored_history)
     assert found["ledger"]["wasted"] == pytest.approx(6, abs=1)
     assert [one["cause"] for one in found["causes"]][:2] == ["failed", "data_wait"]
+    stored_history.put([replace(nan, evidence={"recovered": BEGIN + 506.0, "calm_seconds": 300.0})])
+    assert diagnosis(stored_history)["ledger"]["wasted"] == pytest.approx(6, abs=1), "it was NaN for a moment twice"
+
+
+def test_a_trouble_of_a_run_that_does_not_page_costs_as_much(stored_history: History) -> None:
+    lowered = replace(alert("NonFinite", 200, "warning"), evidence={"critical": True})
+    stored_history.put([*records(), lowered])
+    found = diagnosis(stored_history)
+    assert (found["health"], found["verdict"]) == ("broken", "NonFinite of the test")
+    assert found["ledger"]["wasted"] == pytest.approx(LENGTH - 200, abs=2)
+
+
+def test_the_advice_about_an_alert_is_its_own(stored_history: History) -> None:
+    text = TROUBLES["ReplicasDiffer"].advice("start")
+    stored_history.put([*records(), replace(alert("ReplicasDiffer", 200), description=f"Since then. {text}")])
+    (cause, *_) = diagnosis(stored_history)["causes"]
+    assert cause["advice"] == text
 
 
 def test_the_death_of_a_rank_stops_a_run_in_which_others_wait_for_it(stored_history: History) -> None:

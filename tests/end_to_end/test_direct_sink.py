@@ -101,6 +101,21 @@ def test_a_nan_that_the_earlier_daemon_could_not_send_is_sent_as_firing_although
     assert [one["status"] for letter in inbox.of("direct") for one in letter.of(NAN)] == ["firing", "resolved"]
 
 
+def test_an_alert_of_a_rule_that_is_gone_is_resolved_for_its_receivers(
+    inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    config = tmp_path / "trackside.yml"
+    config.write_text("alerts: {rules: [{alert: RewardLow, metric: 'key:reward', below: 0.1}]}")
+    daemon = start_daemon(f"--config.file={config}", environ=environ)
+    with trackside.init("poor", endpoint=daemon.endpoint) as run:
+        run.push(step=1, reward=0.01)
+        eventually(lambda: [one for one in _alerts(daemon) if "webhook" in one["notified"]])
+        daemon.stop(signal.SIGKILL)
+        config.write_text("alerts: {}")
+        start_daemon(f"--config.file={config}", environ=environ)
+        eventually(lambda: letters_about(inbox, "TracksideRewardLow", "resolved"))
+
+
 @pytest.mark.usefixtures("only_soak")
 def test_a_sink_that_is_configured_later_is_sent_only_what_still_fires(
     inbox: Inbox,

@@ -27,3 +27,12 @@ def test_next_steps_are_those_of_the_case_and_name_the_run() -> None:
     assert TROUBLES["GpuRowRemap"].advice("critical") == "No spare rows are left for it. Replace the GPU."
     assert TROUBLES["GpuHot"].advice("critical") == TROUBLES["GpuHot"].advice()
     assert "checkpoints latest llama --good`" in TROUBLES["CheckpointDamaged"].advice(run="llama")
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_the_advice_of_an_alert_is_that_of_its_description(name: str) -> None:
+    trouble = TROUBLES[name]
+    for case in trouble.steps:
+        text = trouble.advice(case, "net")
+        assert trouble.advice_of(f"Since noon. {text} The last intact checkpoint is /a.", "net") == text
+    assert trouble.advice_of("of an older version") == trouble.advice()

@@ -432,7 +432,7 @@ def _alert(alert: Mapping[str, Any], speak: Callable[[str], str]) -> dict[str, A
     if known is None or alert["alert"] == "UserAlert":
         speak = mark
     run = {"run": identifier(alert["run"])} if alert["run"] else {}
-    advice = {"advice": known.advice(alert["severity"])} if known and alert["ended"] is None else {}
+    advice = {"advice": known.advice_of(alert["description"])} if known and alert["ended"] is None else {}
     return {**shown, **run, "summary": speak(alert["summary"]), **advice}
 
 

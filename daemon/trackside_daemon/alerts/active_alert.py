@@ -5,7 +5,6 @@ Alerts that come and go have least firing times, which grow.
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from math import inf
 from typing import Any
 from urllib.parse import quote
@@ -16,8 +15,8 @@ from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.finding import SEVERITIES, Finding, Severity
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.model.records import LIFE_CYCLE, STALLS, STEP, Alert
-from trackside_daemon.model.text import counted, moment
+from trackside_daemon.model.records import CALM, CRITICAL, LIFE_CYCLE, STALLS, STEP, Alert
+from trackside_daemon.model.text import counted, moment, utc
 
 OTHERS = "; also "  # text between the summary of the first finding and the list of further ranks
 RECOVERED = "; recovered at "  # text before the time at which the problem ended, which some detectors report
@@ -136,6 +135,9 @@ class ActiveAlert:
         if again:
             kept = {name: self.evidence[name] for name in (CORRELATION, OCCURRENCES) if name in self.evidence}
             self.evidence = {**finding.evidence, **kept}
+        if CRITICAL in finding.evidence and CRITICAL not in self.evidence:
+            self.evidence[CRITICAL] = True
+            self.recorded = False
         if worse or better_known or again or critical_again:
             self.description = finding.description
             self.recorded = False
@@ -174,7 +176,8 @@ class ActiveAlert:
         listed = self.evidence.get(OCCURRENCES, [{"number": 1, "time": self.started, "summary": self.summary}])
         step = {STEP: finding.evidence[STEP]} if STEP in finding.evidence else {}
         new = {"number": listed[-1]["number"] + 1, "time": finding.time, "summary": finding.summary, **step}
-        self.evidence |= {**finding.evidence, OCCURRENCES: [listed[0], *listed[1:][2 - MAX_LISTED :], new]}
+        calm = self.evidence.get(CALM, 0.0) + max(0.0, over)
+        self.evidence |= {**finding.evidence, OCCURRENCES: [listed[0], *listed[1:][2 - MAX_LISTED :], new], CALM: calm}
         self.recorded = False  # the next tick writes it to the history
         if finding.severity != "critical" or over < self.min_seconds / 2:
             return False
@@ -235,7 +238,7 @@ class ActiveAlert:
             return ""
         last = self.evidence[OCCURRENCES][-1]
         others = last["number"] - 1
-        at = datetime.fromtimestamp(last["time"], timezone.utc).strftime("%H:%M:%S UTC")
+        at = utc(last["time"], "%H:%M:%S")
         text = "" if last["summary"] == self.summary else f": {last['summary']}"
         return f"{OTHERS}{counted(others, 'more time')}, last at {at}{text}"
 
@@ -290,19 +293,10 @@ def last_occurrence(record: Alert) -> Mapping[str, Any]:
 
 def finding_of(record: Alert) -> Finding:
     """Return the finding that would begin the alert of a history record."""
-    severity: Severity = next((severity for severity in SEVERITIES if severity == record.severity), "warning")
-    return Finding(
-        record.alert,
-        severity,
-        tuple(sorted(record.labels.items())),
-        record.started,
-        first_summary(record),
-        record.description.removeprefix(str(record.evidence.get(CONCLUSION, "")))
-        .removesuffix(str(record.evidence.get(ADDITION, "")))
-        .strip(),
-        run=record.run,
-        evidence=record.evidence,
-    )
+    begin, end = (str(record.evidence.get(name, "")) for name in (CONCLUSION, ADDITION))
+    text = record.description.removeprefix(begin).removesuffix(end).strip()
+    finding = record.as_finding(record.started)
+    return finding._replace(summary=first_summary(record), description=text, evidence=record.evidence)
 
 
 def series_labels(alert: str, severity: str, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -316,15 +310,13 @@ def text_samples(alerts: Iterable[ActiveAlert], host: str, url: str) -> list[Sam
     samples = []
     for active in alerts:
         if active.exported and active.alert not in LIFE_CYCLE:
-            page = page_of(url, active.run)
-            since = datetime.fromtimestamp(active.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
             texts = (
                 active.label,
                 active.explanation,
-                since,
+                utc(active.started),
                 host,
                 active.run,
-                page,
+                page_of(url, active.run),
                 str(active.evidence.get(alert_families.CORRELATION, "")),
             )
             samples.append(

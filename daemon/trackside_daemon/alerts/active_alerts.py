@@ -157,7 +157,7 @@ class ActiveAlerts:
         Findings of one call are evaluated together, so an alert also inhibits a consequence that was found just before it.
         """
         self._apply_silences(now)
-        findings = [one._replace(severity=self._runs.severity(one)) for one in findings]
+        findings = [self._runs.judged(one) for one in findings]
         enabled = [finding for finding in findings if not self.disabled.contains(finding.alert, dict(finding.labels))]
         # Sources first: a consequence may have been found just before its source.
         for finding in enabled:

@@ -11,7 +11,7 @@ from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.families.alerts import OWNER
 from trackside_daemon.model.finding import Finding, Severity
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Alert, SessionOpened
+from trackside_daemon.model.records import CRITICAL, Alert, SessionOpened
 from trackside_daemon.model.text import matches_wildcards, seconds
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -106,6 +106,12 @@ class AlertedRuns:
         known = self._runs[run]
         tags = ",".join(tag for tag in known.tags if tag in self.section.tags)
         return {**known.labels, **({"tags": tags} if tags else {})}
+
+    def judged(self, finding: Finding) -> Finding:
+        """Return a finding with its `severity`; the evidence of one that was critical before says so."""
+        severity = self.severity(finding)
+        more: dict[str, bool] = {CRITICAL: True} if finding.severity == CRITICAL != severity else {}
+        return finding._replace(severity=severity, evidence={**finding.evidence, **more})
 
     def severity(self, finding: Finding) -> Severity:
         """Return the severity of a finding: only some runs page, and those of our own commands notify nobody."""

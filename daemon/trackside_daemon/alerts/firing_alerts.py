@@ -41,18 +41,19 @@ class FiringAlerts:
 
 
 class Escalation:
-    """Severities of the alerts that fire, and since when. Used by one thread."""
+    """Severities of the alerts that fire, and since when; *fired* are those of an earlier daemon. Used by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, fired: Iterable[Alert] = ()) -> None:
         self._known: OrderedDict[object, tuple[object, ...]] = OrderedDict()
+        for alert in fired:
+            self.of(alert)
 
     def of(self, alert: Alert) -> Literal["begun", "worse", "again"] | None:
         """Return whether an alert has begun, or since its last record got worse or stalled anew, or came again."""
-        key = alert.alert, alert.run, alert.started, tuple(sorted(alert.labels.items()))
-        before = self._known.pop(key, None)
+        before = self._known.pop(alert.key, None)
         if alert.ended is not None:
             return None
-        self._known[key] = now = alert.severity, alert.evidence.get("since"), last_occurrence(alert)["number"]
+        self._known[alert.key] = now = alert.severity, alert.evidence.get("since"), last_occurrence(alert)["number"]
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
         if before is None:

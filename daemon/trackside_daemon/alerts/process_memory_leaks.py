@@ -21,7 +21,7 @@ from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families.training import STEP
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Distribution
-from trackside_daemon.model.records import Alert
+from trackside_daemon.model.records import Alert, RunState
 from trackside_daemon.model.state import State
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -104,13 +104,23 @@ class ProcessLeaks:
             self._to_restore.append(alert)
 
     def accept(self, batch: Batch) -> list[Finding]:
-        """Return the findings of a tick if the batch is its last and the next sample is due."""
+        """Return the ends of the alerts of runs that have ended; at the last batch of a tick, if it is due, what is found."""
+        ended = {one.run for one in batch.records if isinstance(one, RunState) and one.ended is not None}
+        over = [*self._run_ends(ended)] if ended else []
         now = self._clock()
         if batch.source != TICK or now < self._next:
-            return []
+            return over
         # Ticks have jitter; without this margin a sample could be skipped until the next tick.
         self._next = now + SAMPLE_SECONDS - 0.5
-        return list(self._sample(now))
+        return [*over, *self._sample(now)]
+
+    def _run_ends(self, runs: Collection[str]) -> Iterator[Finding]:
+        """Yield the ends of the alerts of these runs, by their ids, and forget their ranks."""
+        self._to_restore = [alert for alert in self._to_restore if alert.run not in runs]
+        self._followed = {key: one for key, one in self._followed.items() if one.use.rank.run_id not in runs}
+        for key in [key for key in self._reported if key[1] in runs]:
+            self._unconfirmed.pop(key, None)
+            yield self._reported.pop(key)._replace(time=self._wall(), over=True, summary="the run has ended")
 
     def _sample(self, now: float) -> Iterator[Finding]:
         yield from self._restored(now)
@@ -133,15 +143,7 @@ class ProcessLeaks:
         """Yield restored alerts once as open, and end those that were not confirmed in time."""
         for alert in self._to_restore:
             key = (alert.alert, alert.run)
-            self._reported[key] = Finding(
-                alert.alert,
-                "warning",
-                tuple(sorted(alert.labels.items())),
-                self._wall(),
-                alert.summary,
-                alert.description,
-                run=alert.run,
-            )
+            self._reported[key] = alert.as_finding(self._wall())._replace(severity="warning")
             self._unconfirmed[key] = now + CONFIRM_SECONDS
             yield self._reported[key]
         self._to_restore.clear()

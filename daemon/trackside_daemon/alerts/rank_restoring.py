@@ -26,7 +26,7 @@ from trackside_daemon.history.layer_rows import LayerFrame
 from trackside_daemon.history.read.latest_samples import LiveStream, Samples, last_samples, live_streams
 from trackside_daemon.history.read.layers import last_frames
 from trackside_daemon.history.read.series import Readable
-from trackside_daemon.model.records import Alert
+from trackside_daemon.model.records import CALM, Alert
 
 log = logging.getLogger("trackside")
 
@@ -133,9 +133,10 @@ def _invalid_field(alert: Alert) -> tuple[str, object] | None:
     for name, value in alert.labels.items():
         if not isinstance(value, str) or (name == "rank" and not _is_rank(value)):
             return name, value
-    since = alert.evidence.get("since", 0.0)
-    if not isinstance(since, (int, float)) or not isfinite(since):
-        return "since", since
+    for name in ("since", CALM):
+        seconds = alert.evidence.get(name, 0.0)
+        if not isinstance(seconds, (int, float)) or not isfinite(seconds):
+            return name, seconds
     occurrences = alert.evidence.get(OCCURRENCES)
     try:
         msgspec.convert(occurrences, _Occurrences | None)

@@ -66,8 +66,9 @@ class Silences:
         return silenced_until(self.active(now), alert, labels) is not None
 
     def mark(self, records: Iterable[Alert], now: float) -> list[Alert]:
-        """Return the records of alerts that fired when an earlier daemon ended, with `silenced` as of *now*."""
-        return [replace(record, silenced=self.mutes(record.alert, record.labels, now)) for record in records]
+        """Return the records of alerts of an earlier daemon with `silenced` as of *now*, or as of their end."""
+        at = [(record, now if record.ended is None else record.ended) for record in records]
+        return [replace(record, silenced=self.mutes(record.alert, record.labels, then)) for record, then in at]
 
     def has_muted(self, alert: Alert, *, before: float) -> bool:
         """Return True if a silence that ended by *before* matched this alert while it fired, so no sink may have sent it."""

@@ -16,6 +16,7 @@ from trackside_daemon.history.time_accounting import rank_times
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.families import cgroup, gpu, process
 from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.records import CALM, CRITICAL
 from trackside_daemon.model.stall import ENOUGH_STEPS, USUAL
 from trackside_daemon.model.time_ledger import RankSpan
 
@@ -173,16 +174,25 @@ def read_times(
 
 
 def _alerts(connection: sqlite3.Connection, uid: str) -> list[dict[str, Any]]:
-    """Return the alerts of a run, oldest first. One ended when it recovered, though it goes on firing for a while."""
+    """Return the alerts of a run, oldest first, with severity and end of the trouble itself, and with `CALM`."""
     found = alert_reader.alerts(connection, alert_reader.AlertFilter(uid, evidence=False))
-    recovered = dict(
-        connection.execute(
-            "SELECT alert.id, json_extract(alert.evidence, '$.recovered') FROM alert JOIN run ON run.id = alert.run "
-            "WHERE run.uid = ? AND json_type(alert.evidence, '$.recovered') IN ('real', 'integer')",
-            (uid,),
-        )
+    fields = ", ".join(f"json_extract(alert.evidence, '$.{name}')" for name in (CRITICAL, "recovered", CALM))
+    rows = connection.execute(
+        f"SELECT alert.id, {fields} FROM alert JOIN run ON run.id = alert.run WHERE run.uid = ?",  # noqa: S608
+        (uid,),
     )
-    return [{**one, "ended": recovered.get(one["id"], one["ended"])} for one in found]
+    evidence = {id_: (critical, number_of(recovered), number_of(calm)) for id_, critical, recovered, calm in rows}
+    for one in found:
+        critical, recovered, calm = evidence[one["id"]]
+        one["severity"] = CRITICAL if critical == 1 else one["severity"]  # whomever it notifies
+        one["ended"] = one["ended"] if recovered is None else recovered  # though it fires for a while
+        one[CALM] = calm or 0.0
+    return found
+
+
+def number_of(stored: object) -> float | None:
+    """Return a number of an alert's evidence; None if it has none, or an imported run something else."""
+    return float(stored) if isinstance(stored, int | float) else None
 
 
 def is_read(series: str) -> bool:

@@ -52,10 +52,11 @@ def _alerts(_: Kind, time: LostTime) -> Iterator[Cause]:
     listed = {alert["alert"] for alert in facts.alerts if str(alert["id"]) in shown_ids}
     elsewhere = {*_HARMLESS, *listed, *(_SLOW if time.drawn else ())}
     found = {alert["alert"]: alert for alert in facts.alerts if alert["alert"] not in elsewhere}
+    run = shown(facts.run["name"])
     worst = sorted(found.values(), key=lambda alert: ("critical", "warning", "info").index(alert["severity"]))
     for alert in worst[:MOST]:
         name, known = alert["alert"], TROUBLES.get(alert["alert"])
-        advice = shown(alert["description"]) if known is None else known.advice(run=shown(facts.run["name"]))
+        advice = shown(alert["description"]) if known is None else known.advice_of(alert["description"], run)
         shows = tuple(alert_evidence(facts, name))
         yield Cause(_snake_case(name), shown(alert["summary"]), shows, advice, f"alert {name}")
 

@@ -131,15 +131,11 @@ def _phases(facts: Facts) -> set[str]:
 
 def _mean(resources: Sequence[Mapping[str, Any]], quantity: str) -> float | None:
     """Return the mean of a quantity over all resources."""
-    return _column(resources, quantity, "mean")
+    rows = [float(row["mean"]) for row in resources if row["quantity"] == quantity]
+    return rows[-1] if rows else None  # the last row is the only one, or that of all resources
 
 
 def _p95(resources: Sequence[Mapping[str, Any]], quantity: str) -> float | None:
     """Return the sum of the 95th percentiles of a quantity over all resources."""
     rows = [row["p95"] for row in resources if row["quantity"] == quantity and row["of"]]
     return sum(rows) if rows else None
-
-
-def _column(resources: Sequence[Mapping[str, Any]], quantity: str, name: str) -> float | None:
-    rows = [float(row[name]) for row in resources if row["quantity"] == quantity]
-    return rows[-1] if rows else None  # the last row is the only one, or that of all resources

@@ -17,7 +17,7 @@ from trackside_daemon.history.read.summary import SUMMARIES
 from trackside_daemon.model.families import gpu, process
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.records import Account
+from trackside_daemon.model.records import CALM, CRITICAL, Account
 from trackside_daemon.model.state import State
 from trackside_daemon.model.time_ledger import Ledger, RankSpan, Slowed, ledger
 
@@ -178,13 +178,17 @@ def _held_down(clock: Resource, held: set[float], usual: float) -> Iterator[Slow
 
 
 def _wasted(facts: Facts) -> Iterator[Slowed]:
-    """Yield the times in which a critical alert about the loss fired, without overlap, until the end if it never ended."""
-    bad = [alert for alert in facts.alerts if alert["alert"] in DIVERGED and alert["severity"] == "critical"]
+    """Yield the times in which a critical alert about the loss fired, without overlap, until the end if it never ended.
+
+    Of one that came again, the time in which the loss was good meanwhile is not wasted.
+    """
+    bad = [alert for alert in facts.alerts if alert["alert"] in DIVERGED and alert["severity"] == CRITICAL]
     until = 0.0
     for alert in sorted(bad, key=lambda alert: float(alert["started"])):
         ended = facts.ended if alert["ended"] is None else alert["ended"]
         if ended > until:
-            yield Slowed("wasted", max(until, alert["started"]), ended, 1.0)
+            share = 1 - alert[CALM] / max(1e-9, ended - alert["started"])
+            yield Slowed("wasted", max(until, alert["started"]), ended, max(0.0, share))
             until = ended
 
 

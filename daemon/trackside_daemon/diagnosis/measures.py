@@ -77,7 +77,7 @@ def read_measures(connection: sqlite3.Connection, uid: str, tails: LogTails) -> 
     """
     streams = reader.lowest_streams(connection, uid)
     axes = [axis for stream in streams for axis in read_axes(connection, stream, tails[stream], BLOCKS)]
-    durations = [seconds for axis in axes for seconds in step_durations(axis)]
+    durations = [seconds for axis in axes for _, seconds in step_durations(axis)]
     durations = durations[int(WARM_UP * len(durations)) :]
     parts = list(_seconds_each(axes))
     last = max((max(steps) for steps, _ in axes if len(steps)), default=-1)
@@ -129,13 +129,13 @@ def _quick(durations: Sequence[float]) -> Estimate:
     return batched(durations, quartile)._replace(value=quartile(durations))
 
 
-def step_durations(axis: Axis) -> Iterator[float]:
-    """Yield the seconds per step from each push of a new step to the next one; a step that falls begins again."""
+def step_durations(axis: Axis) -> Iterator[tuple[float, float]]:
+    """Yield end and seconds of each step, from each push of a new step to the next one; a step that falls begins again."""
     step: int | None = None
     began = 0
     for pushed, time in zip(*axis, strict=True):
         if step is not None and pushed > step and time > began:
-            yield (time - began) / 1e6 / (pushed - step)
+            yield time / 1e6, (time - began) / 1e6 / (pushed - step)
         if step is None or pushed != step:
             step, began = pushed, time
 

@@ -10,8 +10,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from trackside_daemon.detectors.collectives import Operation
+from trackside_daemon.diagnosis.measures import step_durations
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.attempts import Axis, read_axes
+from trackside_daemon.history.read.attempts import read_axes
 from trackside_daemon.history.read.resources import Resource, Resources, machine_stream
 from trackside_daemon.history.read.series import LogTails, Window
 from trackside_daemon.history.time_accounting import rank_times
@@ -227,7 +228,7 @@ def _step_quantiles(connection: sqlite3.Connection, uid: str, tails: LogTails, g
     durations: list[list[float]] = [[] for _ in range(grid.parts)]
     for stream in reader.lowest_streams(connection, uid):
         for axis in read_axes(connection, stream, tails[stream], BLOCKS):
-            for ended, seconds in _durations(axis):
+            for ended, seconds in step_durations(axis):
                 part = int((ended - grid.began) / grid.width)
                 if 0 <= part < grid.parts:
                     durations[part].append(seconds)
@@ -236,18 +237,6 @@ def _step_quantiles(connection: sqlite3.Connection, uid: str, tails: LogTails, g
         name: [part[min(len(part) - 1, int(share * len(part)))] if part else None for part in ordered]
         for name, share in (("p50", 0.5), ("p99", 0.99))
     }
-
-
-def _durations(axis: Axis) -> list[tuple[float, float]]:
-    """Return the end of each step and its seconds, from each push of a new step to the next one."""
-    found = []
-    step, began = None, 0
-    for pushed, moment in zip(*axis, strict=True):
-        if step is not None and pushed > step and moment > began:
-            found.append((moment / 1e6, (moment - began) / 1e6 / (pushed - step)))
-        if step is None or pushed != step:
-            step, began = pushed, moment
-    return found
 
 
 def read_collectives(resources: Resources, run: str, began: float, ended: float) -> list[dict[str, Any]]:

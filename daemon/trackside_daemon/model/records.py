@@ -157,6 +157,8 @@ STALLS = frozenset({"TrainingStalled", "RankSilent"})
 # Alerts that the samples of a batch can cause, so that the ranks are asked for them: their evidence has the step.
 OF_BATCHES = frozenset({"NonFinite", "LossSpike", "LossHardBatch", "GradientExplosion", "LossDiverging"})
 STEP = "step"  # name of the evidence with the step at which such an alert began
+CRITICAL = "critical"  # name of the evidence that an alert is critical, though its run may not page
+CALM = "calm_seconds"  # name of the evidence with the seconds in which the trouble was over before it came again
 
 
 AlertKey = tuple[str, str, tuple[tuple[str, str], ...], float]
@@ -194,6 +196,11 @@ class Alert:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that identify the alert from its begin on, also before the history has a number for it."""
         return fingerprint(self.alert, self.run, self.labels, self.started)
+
+
+def is_critical(alert: Mapping[str, Any]) -> bool:
+    """Return whether the trouble of an alert, as the API has it, is critical, whomever it notifies."""
+    return alert["severity"] == CRITICAL or bool(alert["evidence"].get(CRITICAL))
 
 
 def fingerprint(alert: str, run: str, labels: Mapping[str, str], started: float) -> str:

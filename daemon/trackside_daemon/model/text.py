@@ -217,6 +217,11 @@ def moment(seconds: float | None, zone: str = "") -> str:
     return "-" if seconds is None else _local(seconds, f"%Y-%m-%d %H:%M:%S{zone}")
 
 
+def utc(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Return a Unix time in UTC, such as ``2026-11-29 00:40:12 UTC``."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime(f"{form} UTC")
+
+
 def short_moment(seconds: float, now: float) -> str:
     """Return a Unix time in about ten letters: with the time of day in this year, with the year before."""
     this_year = _local(seconds, "%Y") == _local(now, "%Y")

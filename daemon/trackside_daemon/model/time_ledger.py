@@ -268,7 +268,7 @@ def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed
     entries.put("stall" if stood else "idle_after", 0.0 if span.lives and not stood else idle)
     middle, length = entries.left, span.last - span.first
     entries.put("repeated", span.account.restart - gap - start if span.account.caught else 0.0)
-    wasted = sum(_part(loss, span) for loss in slowed if loss.account == "wasted")
+    wasted = sum(loss.share * _part(loss, span) for loss in slowed if loss.account == "wasted")
     entries.put("wasted", middle * wasted)
     # The phases of the repeated and the wasted steps are a part of them.
     share = entries.left / middle if middle > 0 else 0.0

@@ -31,6 +31,11 @@ class Trouble(NamedTuple):
         """
         return self.steps.get(case, self.steps.get("", "")).replace("RUN", run)
 
+    def advice_of(self, description: str, run: str = "RUN") -> str:
+        """Return the advice that the *description* of an alert has, for a run of this name."""
+        cases = [case for case, text in self.steps.items() if text.partition("RUN")[0] in description]
+        return self.advice(max(cases, key=lambda case: len(self.steps[case]), default=""), run)
+
 
 def _read() -> Iterator[tuple[str, str, list[Trouble]]]:
     """Yield each group of troubles, with the text below its heading."""

@@ -108,8 +108,9 @@ class Alerting:
         disabled = _disabled(section)
         marked, known = self.silences.mark(usable(kept), now), alert_names(section)
         fired = [alert for alert in marked if alert.alert in known]
-        # An alert of a rule that is gone ends without a notification: nothing would find it again, or its end.
-        history.writer.put([replace(alert, ended=now) for alert in marked if alert.alert not in known])
+        # Nothing would find an alert of a rule that is gone again, or its end.
+        gone = [replace(alert, ended=now) for alert in marked if alert.alert not in known]
+        history.writer.put(gone)
         self._runs = AlertedRuns(section)
         self._runs.restore(fired)
         self.active = ActiveAlerts(
@@ -120,7 +121,7 @@ class Alerting:
             url=about.url,
             runs=self._runs,
         )
-        ended = [*map(self._as_it_ended, stored_ends)]
+        ended = self.silences.mark(stored_ends, now)
         self.active.restore([alert for alert in (*ended, *fired) if now - (alert.ended or now) < SHOWN_SECONDS], now)
         self.tester = AlertTester()
         regressions = [*_regressions(section, history, fired)]
@@ -142,7 +143,7 @@ class Alerting:
         self._about = about
         configured = ConfiguredSinks(history.database.path.with_name(STORED))
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]), configured)
-        self._delivery.restore([*ended, *fired])
+        self._delivery.restore([*ended, *gone, *fired])
         self._ask_batches = partial(ask, "batches?")
         flush = partial(history.writer.flush, WRITTEN_SECONDS)
         sources = Sources(
@@ -156,7 +157,7 @@ class Alerting:
             console=partial(files.read, history.database.path.parent, most=CONSOLE_BYTES),
             proc=proc,
         )
-        self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
+        self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]), fired=fired)
         self.hangs = Hangs(ask, state, processes, lambda batch: push([batch]), capture)
         self.firing = FiringAlerts(fired)
         layers = LayerNormRequests(command, fired)
@@ -216,10 +217,6 @@ class Alerting:
     def sink_statuses(self) -> dict[str, Any]:
         """Return the state of the sinks by name, for the API."""
         return self._delivery.statuses()
-
-    def _as_it_ended(self, alert: Alert) -> Alert:
-        """Return an ended alert with `silenced` as of its end."""
-        return replace(alert, silenced=self.silences.mutes(alert.alert, alert.labels, alert.ended or 0.0))
 
 
 def _disabled(section: AlertsSection) -> DisabledAlerts:

@@ -13,6 +13,7 @@ from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import RunState
 from trackside_daemon.training.end_state import UNKNOWN
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
@@ -92,6 +93,10 @@ class LostRuns:
         """Return the batches with the ends of processes of abandoned attempts; each with the time of its last push."""
         batches = []
         with suppress(UnreadableError):
+            # The detectors may have restored the alerts of these. A run that has come back meanwhile is none of them.
+            ends = {(one.run, one.attempt): at for one, at in processes}
+            lost = [RunState(*of, "lost", "", at) for of, at in ends.items() if self._runs.has_ended(of[0])]
+            batches.append(Batch("training", records=lost))
             for process, ended in processes:
                 end, owner = End("lost", UNKNOWN, ended), self._owners.of_run(process.run)
                 batches += self._runs.missed(process, process.attempt, end, owner, now)

@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, NamedTuple
 
@@ -184,6 +184,7 @@ class EvidenceGatherer:
         wall: Unix time, in seconds.
         clock: Monotonic clock, in seconds.
         pause: See `Sources`; None to wait in real time, until `stop`.
+        fired: Alerts that an earlier daemon gathered evidence of; what is seen now is none of it.
     """
 
     def __init__(
@@ -194,13 +195,14 @@ class EvidenceGatherer:
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] | None = None,
+        fired: Iterable[Alert] = (),
     ) -> None:
         self._phases = RecentPhases(sources.state)
         self._sources = sources._replace(pause=pause or self._pause, phases=self._phases.of)
         self._publish = publish
         self._wall = wall
         self._clock = clock
-        self._escalation = Escalation()
+        self._escalation = Escalation(fired)
         self._queue: deque[_Request] = deque()
         self._changed = threading.Condition()
         self._stopping = threading.Event()

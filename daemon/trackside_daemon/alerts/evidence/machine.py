@@ -3,16 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trackside_daemon.alerts.evidence.sources import AlertCase
+from trackside_daemon.alerts.evidence.sources import AlertCase, Family
 from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.model.families import cgroup, daemon
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import host as host_families
 from trackside_daemon.model.families import process as process_families
-from trackside_daemon.model.metric import Distribution, Metric, json_number
-
-Family = Mapping[tuple[str, ...], float | Distribution]
-
+from trackside_daemon.model.metric import Metric, json_number
 
 GPUS = 8
 PROCESSES = 8

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from trackside_daemon.alerts.active_alert import ADDITION
 from trackside_daemon.alerts.evidence.sources import AlertCase
 from trackside_daemon.causes.engine import FAMILIES, compared, conclusion, of_slow_down
+from trackside_daemon.causes.facts import number_of
 from trackside_daemon.causes.machine import users
 from trackside_daemon.causes.readings import BEFORE, Neighbour, RankPlace, Readings, SlowDown
 from trackside_daemon.collectors.kernel_files import number, read
@@ -50,32 +51,22 @@ STRAGGLER, UNDERUTILIZED = "StragglerRank", "GpuUnderutilized"
 
 def changes(case: AlertCase, slow: SlowDown, run: str, neighbours: Sequence[Neighbour] = ()) -> list[str]:
     """Return, each in a line, the runs and processes that began with a slow-down, and how the run differs from before."""
-    lines = [*_other_runs(case, slow, run), *_other_processes(case, slow, neighbours), *_of_run(case, slow)]
+    lines = [*_others(case, slow, run, neighbours), *_of_run(case, slow)]
     return lines[:MAX_CHANGES]
 
 
-def _other_runs(case: AlertCase, slow: SlowDown, run: str) -> Iterator[str]:
+def _others(case: AlertCase, slow: SlowDown, run: str, neighbours: Sequence[Neighbour]) -> Iterator[str]:
+    """Yield the other runs and the processes that began when the slow-down did, which is known to some steps."""
     (started,) = case.sources.state.values(case.now, f.STARTED)
-    for name in dict.fromkeys(labels[0] for labels in started if labels[0] != run):
-        began = min(at for labels, at in started.items() if labels[0] == name and isinstance(at, float))
-        if _could_cause(began, slow):
-            yield f"run {name} began on this machine {_moment(began, slow)}"
-
-
-def _other_processes(case: AlertCase, slow: SlowDown, neighbours: Sequence[Neighbour]) -> Iterator[str]:
-    for one in neighbours:
-        began = case.wall - one.age
-        if _could_cause(began, slow):
-            yield f"process {one.pid} ({one.command}) began on this machine {_moment(began, slow)}"
-
-
-def _could_cause(began: float, slow: SlowDown) -> bool:
-    """Return whether what began then may be why it is slow; the begin of a slow-down is known to some steps."""
-    return slow.began - BEGAN_BEFORE <= began <= min(slow.began + BEGAN_AFTER, slow.ended)
-
-
-def _moment(began: float, slow: SlowDown) -> str:
-    return f"{duration(round(abs(slow.began - began)))} {'before' if began < slow.began else 'after'}"
+    began: dict[str, float] = {}
+    for (name, *_), at in started.items():
+        if name != run and isinstance(at, float):
+            began[f"run {name}"] = min(at, began.get(f"run {name}", at))
+    began |= {f"process {one.pid} ({one.command})": case.wall - one.age for one in neighbours}
+    for what, at in began.items():
+        if slow.began - BEGAN_BEFORE <= at <= min(slow.began + BEGAN_AFTER, slow.ended):
+            when = "before" if at < slow.began else "after"
+            yield f"{what} began on this machine {duration(round(abs(slow.began - at)))} {when}"
 
 
 def _of_run(case: AlertCase, slow: SlowDown) -> Iterator[str]:
@@ -204,7 +195,7 @@ def neighbours(case: AlertCase) -> dict[str, Any]:
 
 def slow_down(alert: Alert, until: float) -> SlowDown | None:
     """Return the slow-down that an alert reports; None if the alert does not say how much is lost."""
-    value, usual, since = (_number(alert.evidence.get(name)) for name in ("value", "usual", "since"))
+    value, usual, since = (number_of(alert.evidence.get(name)) for name in ("value", "usual", "since"))
     if alert.alert == UNDERUTILIZED and value is not None and value < 1:
         return SlowDown(until - WINDOW_SECONDS, until, 1 - value, lasting=True)
     if not value or usual is None or value <= usual:
@@ -225,10 +216,6 @@ def _phases(readings: Readings) -> list[dict[str, Any]]:
         for labels, level in readings.of(f.PHASE_SECONDS)
     ]
     return sorted(found, key=lambda one: (one["rank"], -one["now_ratio"]))[:MAX_PHASES]
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _machine(case: AlertCase, slow: SlowDown) -> list[Resource]:

@@ -1,8 +1,7 @@
 """Evaluation of the rules once per tick: a condition that lasts long enough is a finding, and so is its end."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import fill
@@ -13,6 +12,7 @@ from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, json_number
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
+from trackside_daemon.model.text import utc
 
 TICK = "sampler"  # source of the last batch of a tick, when the state has all others of that tick
 MAX_ALERTS_OF_RULE = 64  # most alerts of one rule that fire at once; further ones would add no information
@@ -112,15 +112,16 @@ class RuleEvaluator:
             series = {} if series else {(): 0.0}
         if state.to_restore:
             yield from self._restore(state, now)
+        runs = [] if state.runs is None or not series else _rows(state.runs, now, families)
         for labels, value in series.items():
             alert = alerts.get(labels)
             if alert is None:
                 named = self._named(state, labels)
                 if state.runs is not None:
-                    named = _with_run(named, state.runs, now, families)
+                    named = _with_run(named, runs, state.runs.query.on)
                 alert = alerts[labels] = _RuleAlert(named, now, self._wall(), _step(rule, named, families))
-            # Its condition then counts as not met, so it ends while it is inhibited.
-            if rule.inhibited_by and self._is_inhibited(rule, alert.labels):
+            # Its condition then counts as not met, so it ends while it is inhibited, or with the run that had joined it.
+            if (rule.inhibited_by and self._is_inhibited(rule, alert.labels)) or _has_lost_run(state, alert, runs):
                 continue
             alert.value, alert.last = value, now
             lasts = now - alert.since >= rule.lasting
@@ -129,7 +130,7 @@ class RuleEvaluator:
             if not alert.fires and lasts and self._may_fire(state, labels, now):
                 yield self._begin(state, labels, alert, families)
         # Otherwise every alert meets its condition, and no search for ended ones is needed.
-        if len(alerts) > len(series) or rule.inhibited_by:
+        if len(alerts) > len(series) or rule.inhibited_by or state.runs is not None:
             yield from self._end(state, now)
 
     def _restore(self, state: _RuleState, now: float) -> Iterator[Finding]:
@@ -140,6 +141,9 @@ class RuleEvaluator:
         for record in state.to_restore:
             owner = {*OWNER}.difference(names)  # of a run: a series of another program may have such a label, too
             about = tuple(sorted(item for item in record.labels.items() if item[0] not in owner))
+            # Several rules may have this name; one that is about something else would never see its end.
+            if not state.rule.absent and {name for name, _ in about} - {*names, "run"}:
+                continue
             alert = _RuleAlert(about, now, record.started)
             alert.fires, alert.run = True, record.run
             # The windows are empty after a restart, so the condition cannot be evaluated yet.
@@ -151,15 +155,7 @@ class RuleEvaluator:
                 alert.reference = float(reference)
                 state.vector.past.references[record.run, labels] = alert.reference
             self._count(state.rule, alert, 1)
-            yield Finding(
-                record.alert,
-                state.rule.severity,
-                alert.labels,
-                self._wall(),
-                record.summary,
-                record.description,
-                run=record.run,
-            )
+            yield record.as_finding(self._wall())._replace(severity=state.rule.severity, labels=alert.labels)
         state.to_restore.clear()
 
     def _may_fire(self, state: _RuleState, labels: Labels, now: float) -> bool:
@@ -217,8 +213,7 @@ class RuleEvaluator:
 
     def _finding(self, rule: Rule, alert: _RuleAlert, *, over: bool = False) -> Finding:
         numbers = {"value": alert.value, "threshold": rule.threshold}
-        began = datetime.fromtimestamp(alert.began, timezone.utc).strftime("%H:%M:%S UTC")
-        texts = {**dict(alert.labels), "since": began, "window": rule.window}
+        texts = {**dict(alert.labels), "since": utc(alert.began, "%H:%M:%S"), "window": rule.window}
         return Finding(
             rule.alert,
             rule.severity,
@@ -236,12 +231,21 @@ class RuleEvaluator:
         )
 
 
-def _with_run(labels: NamedLabels, runs: Vector, now: float, families: Families) -> NamedLabels:
+def _rows(vector: Vector, now: float, families: Families) -> list[dict[str, str]]:
+    return [dict(zip(vector.labels, one, strict=True)) for one in vector.evaluate(now, families)]
+
+
+def _with_run(labels: NamedLabels, runs: Iterable[Mapping[str, str]], on: Iterable[str]) -> NamedLabels:
     """Return the labels of an alert with the only run of the series that join it; as they are if there are several or none."""
-    named, on = dict(labels), runs.query.on
-    series = [dict(zip(runs.labels, one, strict=True)) for one in runs.evaluate(now, families)]
-    found = {one["run"] for one in series if all(one[name] == named.get(name, "") for name in on)}
+    named = dict(labels)
+    found = {one["run"] for one in runs if all(one[name] == named.get(name, "") for name in on)}
     return labels if "run" in named or len(found) != 1 else tuple(sorted({**named, "run": found.pop()}.items()))
+
+
+def _has_lost_run(state: _RuleState, alert: _RuleAlert, runs: Iterable[Mapping[str, str]]) -> bool:
+    """Return whether the run that `_with_run` has added to an alert is none of those that are there now."""
+    joined = state.runs is not None and "run" not in state.vector.labels
+    return joined and dict(alert.labels).get("run", "") not in {"", *(one["run"] for one in runs)}
 
 
 def _step(rule: Rule, labels: NamedLabels, families: Families) -> float:

@@ -118,10 +118,6 @@ def _grown(series: str) -> str:
     return f"increase({series}[{WINDOW}])"
 
 
-def _increase(family: str, labels: str) -> str:
-    return f"sum without ({labels}) (increase({family}[{WINDOW}]))"
-
-
 def _summed(family: str, labels: str) -> str:
     return f"sum without ({labels}) (rate({family}[{WINDOW}]))"
 
@@ -191,7 +187,7 @@ def _waits(targets: Targets) -> list[RecordingRule]:
 
 def _efficiency(targets: Targets) -> list[RecordingRule]:
     """Return the rules for goodput, the share of useful compute so far, and for MFU, model FLOPs over peak FLOPs."""
-    done, peak = f.MODEL_FLOPS.name, f.PEAK_FLOPS.name
+    done, peak, total = f.MODEL_FLOPS.name, f.PEAK_FLOPS.name, f"sum without ({targets.place}, rank)"
     return [
         RecordingRule(
             "run:trackside_training_goodput:ratio",
@@ -199,7 +195,7 @@ def _efficiency(targets: Targets) -> list[RecordingRule]:
         ),
         RecordingRule(
             "run:trackside_training_mfu:ratio",
-            f"{_per_second(_increase(done, f'{targets.place}, rank'))}\n/\n  sum without ({targets.place}, rank) ({peak} and {done})",
+            f"{_per_second(f'{total} ({_grown(done)})')}\n/\n  {total} ({peak} and {done})",
         ),
     ]
 

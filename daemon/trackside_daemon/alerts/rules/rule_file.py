@@ -222,7 +222,7 @@ def _threshold(
     )
     written: dict[str, Any] = adapted.prometheus(PREFIX, options.targets)
     written["expr"] = format_promql(written["expr"])
-    written["annotations"]["description"] = _placed(written["annotations"]["description"], options.targets)
+    written["annotations"]["description"] = f"{options.targets.machine()}: {written['annotations']['description']}"
     yield _linked(written, runbooks, rule.alert)
 
 
@@ -376,11 +376,6 @@ def _linked(rule: dict[str, Any], runbooks: str, alert: str) -> dict[str, Any]:
     if runbooks:
         rule["annotations"] = {**rule["annotations"], "runbook_url": f"{runbooks}#{alert.lower()}"}
     return rule
-
-
-def _placed(text: str, targets: Targets) -> str:
-    """Return the description of a machine's alert with the machine."""
-    return f"{targets.machine()}: {text}"
 
 
 def _sentence(text: str) -> str:

@@ -10,13 +10,11 @@ from trackside_daemon.alerts.active_alerts import ONCE
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.detectors.deaths import AT_STEP
 from trackside_daemon.http_client.errors import SettingError
-from trackside_daemon.model.finding import SEVERITIES
+from trackside_daemon.model.finding import SEVERITIES, severity_of
 from trackside_daemon.model.records import Alert, Notified
 
 SinkError = SettingError
 """A sink is configured wrongly."""
-
-"""Name, run, labels and start of an alert, which identify it in the history too."""
 
 
 class SinkMessage(NamedTuple):
@@ -122,7 +120,7 @@ class SinkFilter(NamedTuple):
 
 def severity_rank(alert: Alert) -> int:
     """Return the index of the alert's severity, 0 for info; 1 for an unknown one."""
-    return next((index for index, severity in enumerate(SEVERITIES) if severity == alert.severity), 1)
+    return SEVERITIES.index(severity_of(alert.severity))
 
 
 def notification_of(alert: Alert) -> Notified:

@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from trackside_daemon.captures.hang.cases import Absent, Kind, RankDump, WaitCase, find_cases
+from trackside_daemon.model.records import is_critical
 from trackside_daemon.model.text import number
 
 RANKS = 512  # most ranks that a list of a verdict has
@@ -91,7 +92,7 @@ def _verdict(
 def hanging(alert: Mapping[str, Any]) -> str:
     """Return the verdict on the run of a firing `TrainingStalled`, as JSON, if it hangs; empty if it may go on, or did."""
     hang = alert["evidence"].get("hang")
-    if hang is None or "recovered" in alert["evidence"] or alert["severity"] != "critical":
+    if hang is None or "recovered" in alert["evidence"] or not is_critical(alert):
         return ""
     if set(hang.get("busy", ())) - set(hang["waiting"]):
         return ""

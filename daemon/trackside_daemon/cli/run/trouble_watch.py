@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trackside_daemon.alerts.active_alert import OCCURRENCES
 from trackside_daemon.captures.hang.proof import HangProof
 from trackside_daemon.captures.hang.verdict import hanging
+from trackside_daemon.model.records import is_critical
 from trackside_daemon.model.text import duration, matches_wildcards
 from trackside_daemon.questions import table as questions
 
@@ -123,7 +124,7 @@ class TroubleWatch:
             if line and self._still_fires(run, alert):
                 text = str(alert["evidence"]["hang"]["text"]).rstrip(".")
                 return CommandTrouble("hang", run["id"], text[:1].lower() + text[1:], line.rstrip("."))
-        if name == "NonFinite" and "nan" in self._kinds and alert["severity"] == "critical" and fires >= NAN_SECONDS:
+        if name == "NonFinite" and "nan" in self._kinds and is_critical(alert) and fires >= NAN_SECONDS:
             step = alert["evidence"].get("doubtful_from_step")
             return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], step, since)
         return None

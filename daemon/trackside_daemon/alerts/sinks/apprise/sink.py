@@ -3,7 +3,6 @@
 import logging
 import re
 from collections import Counter
-from datetime import datetime, timezone
 from hashlib import sha256
 from typing import Any
 
@@ -14,7 +13,7 @@ from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.records import Alert
-from trackside_daemon.model.text import duration
+from trackside_daemon.model.text import duration, utc
 
 MAX_NAMES = 3  # alert names in a title; further ones are counted
 MAX_ALERTS = 10  # alerts with their texts in a body; further ones are counted
@@ -50,7 +49,7 @@ def body(message: SinkMessage, daemon: DaemonInfo) -> str:
 def _paragraph(alert: Alert, daemon: DaemonInfo) -> str:
     summary = _without_markup(alert.summary[:MAX_TEXT_LENGTH])
     if alert.ended is not None:
-        lasted = f"{duration(round(alert.ended - alert.started))}, from {_time(alert.started)} to {_time(alert.ended)}"
+        lasted = f"{duration(round(alert.ended - alert.started))}, from {utc(alert.started)} to {utc(alert.ended)}"
         return f"{alert.alert} ({alert.severity}) ended after {lasted}: {summary}"
     lines = [f"{alert.alert} ({alert.severity}): {summary}", _without_markup(alert.description[:MAX_TEXT_LENGTH])]
     correlation = str(alert.evidence.get(CORRELATION, ""))
@@ -70,10 +69,6 @@ def _without_markup(text: str) -> str:
     text = re.sub(r"(?<=\S)>", "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", text)
     text = re.sub(r"@(?=\S)", f"@{ZERO_WIDTH_SPACE}", text)
     return text.replace("](", f"]{ZERO_WIDTH_SPACE}(")
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 class AppriseSink:
