@@ -315,6 +315,12 @@ def test_a_damaged_row_of_a_json_table_costs_itself(tmp_path: Path) -> None:
         assert run.notes()[0].startswith("left out: 1 damaged part of the document: ")
 
 
+def test_keys_of_a_json_table_that_differ_by_their_case_alone_are_all_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"Step": 1, "Time": 1.7e9, "Loss": 1.0, "loss": 2.0}]))
+    assert samples(find_runs(str(path), {})[0]) == [(0, 1, "Loss", 1.0), (0, 1, "loss", 2.0)]
+
+
 def test_hostile_files_cost_only_themselves(tmp_path: Path) -> None:
     for name in ("metrics.csv", "x.db", "trainer_state.json"):
         os.mkfifo(tmp_path / name)  # reading it would wait

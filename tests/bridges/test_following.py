@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from trackside.totals.session_totals import Deferred
 from trackside_daemon.bridges.following import Follower
 from trackside_daemon.bridges.tensorboard.mirror import encoded_record
 from trackside_daemon.bridges.wandb.log_run import MAGIC
+from trackside_daemon.cli.run.follower import stored_in_daemon
 from trackside_daemon.http_client.protobuf import VARINT
+from trackside_daemon.questions.runs import MOST_METRICS, Run
 
 FILES = Path(__file__).parent / "files"
 
@@ -186,3 +189,15 @@ def test_a_metric_of_mlflow_with_an_incomplete_last_line_is_waited_for(
     assert followed.close() == []
     assert followed.session.pushed == [(0, {"loss": 0.5}), (1, {"loss": 0.25})]
     assert [line.partition(": left")[2] for line in followed.warnings] == [" out: 1 incomplete last line: loss"]
+
+
+def test_what_is_stored_of_a_run_is_not_that_of_another_one_with_its_id_as_name() -> None:
+    asked: list[Run] = []
+
+    def ask(question: Run) -> dict[str, Any]:
+        asked.append(question)
+        return {"id": "exp" if question.id == "exp" else "another", "metrics": [{"key": "loss", "count": 5}] * 2}
+
+    stored = stored_in_daemon(SimpleNamespace(ask=ask))
+    assert [stored(run) for run in ("exp", "ex")] == [{"loss": 10}, {}]
+    assert {question.limit for question in asked} == {MOST_METRICS}, "of each key, or its values would come twice"

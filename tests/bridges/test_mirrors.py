@@ -290,6 +290,17 @@ def test_a_long_name_and_a_folder_that_cannot_be_made_stop_no_other_run(tmp_path
     assert len(scalars(place)) == 6
 
 
+def test_runs_of_one_name_and_ids_that_begin_alike_have_folders_of_their_own(tmp_path: Path) -> None:
+    runs = {"slurm-4711.0": "gpt", "slurm-4712.0": "gpt", "slurm-4712_0": "gpt", "4712.0": "gpt-slurm"}
+    with history(tmp_path) as one:
+        for run, name in runs.items():
+            one.put([opened(run, name=name), column(run, ["x"], 30), finished(run)])
+        mirror_to(EventFiles(tmp_path / "tb"), one).poll()
+    folders = sorted((tmp_path / "tb").iterdir())
+    assert [one.name for one in folders] == ["gpt-slurm-4712.0", *(f"gpt@{run}" for run in [*runs][:3])]
+    assert all([step for _, step, _, _ in scalars(one)] == list(range(30)) for one in folders)
+
+
 def test_event_files_have_each_sample_once_after_a_kill_at_any_moment(tmp_path: Path) -> None:
     class Killing(Positions):
         """Positions of a worker that is killed right after the target has got rows."""
@@ -500,6 +511,55 @@ def test_media_that_the_client_of_wandb_refuses_are_counted_and_named(
     assert [one.message for one in caplog.records if "left out" in one.message] == [
         f"bridges: wandb: left out: {running.status.left_out}"
     ]
+
+
+def test_two_runs_with_ids_that_differ_in_one_character_are_two_at_wandb(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("define_metric", "finish", "log"), lambda *_, **__: None)
+    ids: list[str] = []
+
+    def init(**given: str) -> SimpleNamespace:
+        ids.append(given["id"])
+        return SimpleNamespace(entity="e", project="p", id=given["id"], **nothing)
+
+    client = SimpleNamespace(init=init, Settings=lambda **_: None)
+    settings = {"project": "p", "entity": "", "mode": "offline", "directory": str(tmp_path / "w")}
+    with history(tmp_path) as one:
+        for run in ("slurm-4711.0", "slurm-4711-0", "slurm-4711:0"):
+            one.put([opened(run), column(run, ["x"], 3)])
+        mirror_to(wandb.WandbClient(settings, client), one).poll()
+        with closing(sqlite3.connect(one.directory / "positions.db")) as positions, positions:
+            positions.execute("UPDATE run SET state = '{\"rows\":3}'")  # as a version before had it
+        one.put([column("slurm-4711.0", ["x"], 3, number=2)])
+        mirror_to(wandb.WandbClient(settings, client), one).poll()
+    *fresh, later = ids
+    assert len({*fresh}) == 3
+    assert "slurm-4711-0" in fresh
+    assert later == "slurm-4711-0", "the id that this run has at W&B"
+
+
+def test_a_run_with_a_quote_in_its_id_is_no_other_one_at_mlflow(tmp_path: Path) -> None:
+    settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}
+    with MlflowServer() as server, history(tmp_path) as one:
+        settings["url"] = server.url
+        for number, run in enumerate(("victim", "vic'tim")):
+            one.put([opened(run, started=BEGIN + number), column(run, ["x"], 3)])
+        assert mirror_to(mlflow.make_target(settings), one).poll() == 0.0
+        assert sorted(run["tags"]["trackside.run"] for run in server.runs.values()) == ["vic'tim", "victim"]
+        assert [len(run["metrics"]) for run in server.runs.values()] == [3, 3]
+
+
+def test_a_series_of_the_machine_that_the_history_deleted_is_sent_again_once_it_begins_anew(tmp_path: Path) -> None:
+    target = Recorded(machine=True)
+    with history(tmp_path) as one:
+        running = mirror_to(target, one)
+        one.put([MachineSample(BEGIN, {"trackside_x": 0.0})])
+        running.poll()
+        one.put([MachineSample(BEGIN + second, {"trackside_x": second}) for second in range(1, 5)])
+        running.poll()
+        one.writer.call(partial(_change, "DELETE FROM log")).result(60)
+        one.put([MachineSample(BEGIN + 9.0, {"trackside_x": 9.0})])
+        running.poll()
+    assert [row.values["trackside_x"] for _, row in target.rows] == [1.0, 2.0, 3.0, 4.0, 9.0]
 
 
 def test_a_training_with_a_clock_years_behind_costs_no_reading_of_these_years(

@@ -756,3 +756,13 @@ def test_the_standard_deviation_of_a_key_is_that_of_all_attempts(cut: int, *, kn
     ]
     (found,) = metrics({"metrics": attempts})
     assert found["std"] == (pytest.approx(pstdev(values)) if known else None)
+
+
+def test_the_mean_of_a_key_weighs_each_attempt_by_its_finite_samples() -> None:
+    same = {"key": "loss", "rank": 0, "last": 1.0, "last_step": 0, "min": 0.0, "max": 10.0, "std": 0.0, "count": 100}
+    attempts = [
+        {**same, "attempt": 0, "mean": 10.0, "nonfinite": 99},
+        {**same, "attempt": 1, "mean": 0.0, "nonfinite": 1},
+    ]
+    (found,) = metrics({"metrics": attempts})
+    assert (found["mean"], found["count"]) == (pytest.approx(0.1), 200)

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 import pytest
-from histories import BEGIN, History, finished, history, ingested, opened, session
+from histories import BEGIN, History, column, finished, history, ingested, opened, session
 from session_records import batch_ingested
 
 from trackside.distributions import p_value, t_quantile
@@ -17,9 +17,12 @@ from trackside.wire import Block, ProcessInfo
 from trackside_daemon.diagnosis.comparison import as_json, compare, find_baseline
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.estimates import Estimate, batched, pooled
+from trackside_daemon.diagnosis.measures import read_measures
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.diagnosis import lines
+from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.history.record.run_changes import describe, pin
 from trackside_daemon.model.records import MachineSample
 
@@ -286,3 +289,10 @@ def test_the_causes_of_slower_steps_are_those_that_rose_against_the_baseline(sto
     assert [cause["cause"] for cause in comparison["causes"]] == ["gpu_clock"]
     assert comparison["conclusion"].startswith("Likely cause: the clock of GPU 0 fell from 1.98 GHz to 1.2 GHz")
     assert f"slower steps: {comparison['conclusion']}" in text.replace("\n  ", " ")
+
+
+def test_a_long_run_has_made_all_its_steps_though_only_parts_of_it_are_read(stored_history: History) -> None:
+    stored_history.put([opened("a"), column("a", ["loss"], 10 * BLOCK), finished("a")])
+    stored_history.wait_until_packed()
+    with stored_history.database.reading() as connection:
+        assert read_measures(connection, "a", LogTails(connection)).steps == 10 * BLOCK

@@ -34,7 +34,7 @@ from trackside_daemon.model.records import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from trackside_daemon.history.read.charts import Chart
@@ -270,6 +270,17 @@ def read(database: Database, stream: int, key: str) -> list[Sample]:
     for columns in series.samples(database, series.StoredSeries(stream, key)):
         rows += zip(*columns, strict=True)
     return rows
+
+
+def instructions(connection: sqlite3.Connection, query: Callable[[], object]) -> int:
+    """Return how many instructions SQLite needs for a query, to a hundred."""
+    hundreds: list[None] = []
+    connection.set_progress_handler(lambda: hundreds.append(None), 100)
+    try:
+        query()
+    finally:
+        connection.set_progress_handler(None, 0)
+    return 100 * len(hundreds)
 
 
 def check_tables(connection: sqlite3.Connection, *, deep: bool = True) -> None:

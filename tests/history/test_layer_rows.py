@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from histories import History, ingested, opened
+from history.builders import instructions
 from layer_frames import attention, buckets_of, column_values, frame, normal
 from session_records import batch_ingested
 
@@ -143,3 +144,19 @@ def test_a_damaged_line_of_layers_is_named(history: History, line: bytes) -> Non
     samples = b'{"kind":"samples","attempt":0,"rank":0,"step":1,"time":1700000000.0,"values":{"loss":1.0}}'
     result = history.import_file(samples + b"\n" + line + b"\n", "run.jsonl")
     assert (result.samples, result.notes) == (1, ["left out: 1 damaged line: line 2"])
+
+
+def test_the_next_rows_of_a_rank_are_found_without_a_reading_of_all_others(history: History) -> None:
+    write(history, [frame(step, {"x": [1.0]}) for step in range(500)])
+    other = opened("id-2", name="other")
+    history.put([other])
+    with history.database.reading() as connection:
+        first, second = (id_ for (id_,) in connection.execute("SELECT id FROM stream WHERE id != 0 ORDER BY id"))
+        assert after(connection, second, 0, 64) == []
+        assert instructions(connection, lambda: after(connection, second, 0, 64)) < 1000
+        last = after(connection, first, 0, 500)[-1][0]
+    history.put([batch_ingested(other.session.id, 1, distributions=[frame(step, {"x": [1.0]}) for step in range(500)])])
+    with history.database.reading() as connection:
+        assert after(connection, first, last, 64) == []
+        assert instructions(connection, lambda: after(connection, first, last, 64)) < 1000
+        assert [one.step for *_, one in after(connection, second, 0, 2)] == [0, 1]

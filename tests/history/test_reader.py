@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import column, finished, history, opened
-from history.builders import SECOND, WALL, block, session_id
+from history.builders import SECOND, WALL, block, instructions, session_id
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import attempts, reader
 from trackside_daemon.history.read.live_values import KEYS, LatestValues
 from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
+from trackside_daemon.model.records import Event
 
 if TYPE_CHECKING:
     import sqlite3
@@ -263,3 +264,33 @@ def test_what_comes_after_the_end_of_a_run_counts_in_lists_too(tmp_path: Path) -
             (listed,) = reader.runs(connection)
             assert (listed["step"], listed["loss"]) == (13, 13.0)
             assert reader.newest(connection, "a") == {"step": 13, "loss": 13.0}
+
+
+def test_the_newest_values_are_also_those_of_rows_that_were_packed_since_the_last_reading(bench: Bench) -> None:
+    bench.open(session_id(1))
+    values = LatestValues("run")
+
+    def newest() -> dict[str, tuple[int, float | None]]:
+        with bench.database.reading() as connection:
+            values.refresh(connection)
+        return {key: (ranks[0].step, ranks[0].value) for key, ranks in values.values.items()}
+
+    bench.send(session_id(1), block(["loss"], [1], [3.0]))
+    assert newest() == {"loss": (1, 3.0)}
+    bench.send(session_id(1), block(["val"], [2], [0.5]))
+    bench.send(session_id(1), block(["loss"], [3], [2.0]))
+    bench.pack(1)
+    assert newest() == {"loss": (3, 2.0), "val": (2, 0.5)}
+    bench.send(session_id(1), block(["val"], [4], [0.25]))
+    bench.pack(1)
+    bench.send(session_id(1), block(["loss"], [5], [1.0]))
+    assert newest() == {"loss": (5, 1.0), "val": (4, 0.25)}
+
+
+def test_the_events_of_a_run_are_found_without_a_reading_of_all_others(three: Bench) -> None:
+    three.apply(*(Event("b", 0, WALL + 1.0, "note", step=step) for step in range(1000)), Event("aa1", 0, 1.0, "own"))
+    with three.database.reading() as connection:
+        assert [event["kind"] for event in reader.events(connection, "aa1")] == ["own"]
+        assert [event["step"] for event in reader.events(connection, "b", 2)] == [998, 999]
+        assert [event["kind"] for event in reader.events(connection, limit=2)] == ["note", "own"]
+        assert instructions(connection, lambda: reader.events(connection, "aa1")) < 1000

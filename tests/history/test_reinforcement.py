@@ -8,7 +8,7 @@ from trackside_daemon.history.read.reader import reinforcement
 
 
 def summaries(**means: float | str) -> list[dict[str, Any]]:
-    return [{"key": key, "mean": mean, "count": 10} for key, mean in means.items()]
+    return [{"key": key, "mean": mean, "count": 11, "nonfinite": 1} for key, mean in means.items()]
 
 
 def test_the_best_key_of_each_quantity_counts_and_phases_give_the_roles() -> None:

@@ -30,3 +30,16 @@ def test_the_series_of_the_wanted_families_in_a_window(tmp_path: Path) -> None:
     assert newest.points == points[-3:], "four rows of the log, of which the last is after the window"
     assert clock.increase == 5.0
     assert clock.mean == 4.5
+
+
+def test_only_a_counter_has_two_values_of_its_first_bucket(tmp_path: Path) -> None:
+    energy = 'trackside_gpu_energy_joules_total{gpu="0"}'
+    with history(tmp_path) as kept:
+        kept.put([opened("net-1")])
+        kept.put([MachineSample(BEGIN + second, {CLOCK: second, energy: second}) for second in range(9)])
+        with kept.database.reading() as connection:
+            read = Resources(connection, Window("time", BEGIN, BEGIN + 8), 3)
+            (clock,), (joules,) = (read.of(one.partition("{")[0]) for one in (CLOCK, energy))
+    assert clock.points == [(BEGIN + second, float(second)) for second in (2, 5, 8)]
+    assert (clock.mean, clock.low) == (5.0, 0.0)
+    assert joules.increase == 8.0

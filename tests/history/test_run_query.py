@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import BEGIN, column, finished, history, opened
+from history.builders import instructions, session_id
 
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.read import run_query
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from histories import History
+    from history.builders import Bench
 
     from trackside_daemon.questions.question import History as Asked
 
@@ -193,3 +195,23 @@ def test_pages_have_each_live_run_once(tmp_path: Path, selected: dict[str, Any])
             page = Runs(limit=2, after=after, **selected).answer(made.database, live)
             found, after = [*found, *(run["id"] for run in page["runs"])], page["next"]
     assert sorted(found) == names
+
+
+def test_the_lowest_rank_of_a_run_is_not_sought_once_for_each_rank(bench: Bench) -> None:
+    bench.open(session_id(1))
+    counts = []
+    for ranks in (200, 400):
+        rows = ((rank,) for rank in range(1, ranks))
+        bench.connection.executemany("INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (1, 0, ?)", rows)
+        bench.connection.execute("INSERT OR IGNORE INTO series (stream, key, min) SELECT id, 'loss', rank FROM stream")
+        assert run_query.values(bench.connection, ["loss"])["run"]["loss"]["min"] == 0.0
+        counts.append(instructions(bench.connection, lambda: run_query.values(bench.connection, ["loss"])))
+    assert counts[1] < 3 * counts[0]
+
+
+def test_the_loss_of_a_live_run_is_that_of_the_lowest_rank_that_has_one(bench: Bench) -> None:
+    bench.open(session_id(1))
+    ranks = [{"rank": 0, "step": 5}, {"rank": 1, "step": 5, "loss": 0.5}, {"rank": 2, "step": 5, "loss": 0.25}]
+    live = {"id": "run", "name": "run", "state": "running", "attempt": 0, "world_size": 3, "ranks": ranks}
+    (run,) = Runs().answer(bench.database, Live(CostSection, lambda: 1.3, runs=lambda: [live]))["runs"]
+    assert (run["step"], run["loss"]) == (5, 0.5)

@@ -325,3 +325,10 @@ def test_what_is_packed_while_it_is_read_comes_once(bench: Bench) -> None:
             bench.pack(1)
     assert rows == list(range(15_500))
     assert math.isfinite(sum(rows))
+
+
+def test_the_mean_of_a_bucket_of_blocks_leaves_out_infinities(bench: Bench, small: int) -> None:
+    lasts = [inf, 1.0, 2.0, 3.0]
+    fill(bench, range(4 * small), [one for last in lasts for one in (*[0.0] * (small - 1), last)], packed=4 * small)
+    chart = bench.chart(1, "a", Window(), 1)
+    assert (chart.unit, list(chart.means)) == (small, [2.0])

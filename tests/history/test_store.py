@@ -172,6 +172,17 @@ def test_the_step_and_the_loss_of_a_run_are_read_after_packing(bench: Bench) -> 
     assert (shown(bench)["step"], shown(bench)["loss"]) == (9, 0.25)
 
 
+def test_the_loss_of_a_run_is_that_of_the_lowest_rank_that_has_one(bench: Bench) -> None:
+    losses = {ONE: {"lr": 0.1}, TWO: {"loss": 0.125}, session_id(3): {"loss": 0.5}}
+    for rank, (session, values) in enumerate(losses.items()):
+        bench.open(session, rank=rank)
+        bench.send(session, block([*values], [1], [*values.values()]))
+    for session in reversed(losses):  # in any order
+        bench.pack(bench.stream(session))
+    with bench.database.reading() as connection:
+        assert [run["loss"] for run in reader.runs(connection)] == [0.125]
+
+
 def test_a_deleted_run_accepts_nothing_more_and_its_id_may_come_again(bench: Bench) -> None:
     bench.open(ONE)
     bench.send(ONE, block(["loss"], [1], [1.0]))
@@ -298,6 +309,12 @@ def test_what_was_sampled_of_the_machine_is_a_series_of_its_own(bench: Bench) ->
     with bench.database.reading() as connection:
         (one,) = reader.series(connection, "run", ["trackside_gpu"])
     assert (one.rank, one.series.key) == (None, 'trackside_gpu{gpu="0"}')
+
+
+def test_a_sample_of_the_machine_has_its_time_to_the_microsecond(bench: Bench) -> None:
+    times = [WALL * 1_000_000 + number for number in range(123_456, 123_556)]
+    bench.apply(*(MachineSample(time / 1e6, {"trackside_cpu": 1.0}) for time in times))
+    assert [row[1] for row in bench.read(0, "trackside_cpu")] == times
 
 
 def test_rows_of_ever_new_keys_are_packed_before_reading_them_needs_much_memory(bench: Bench) -> None:

@@ -16,7 +16,8 @@ from session_records import batch_ingested
 
 from trackside_daemon.history.directory import copy_directory
 from trackside_daemon.history.layer_rows import MERGED
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import layers, reader
+from trackside_daemon.history.read.layers import LayerWindow
 from trackside_daemon.history.record.maintenance import CATCH_UP, AgeClock
 from trackside_daemon.history.record.trimming import STEP_BLOCKS, STEP_ROWS, WAL_BYTES, Bounds, Trimming
 from trackside_daemon.linux import adjtimex
@@ -216,7 +217,7 @@ def test_runs_that_ended_long_ago_go_by_age_and_the_machine_with_them(four: Benc
     keeper.trim(WALL + 101 * DAY)
     assert keeper.blocks_by_run() == {}
     assert four.connection.execute("SELECT alert FROM alert").fetchall() == [("Now",)]
-    assert four.connection.execute("SELECT count(*) FROM block").fetchone()[0] == 1
+    assert four.connection.execute("SELECT count(*) FROM block").fetchone()[0] == 0
     check_tables(four.connection)
 
 
@@ -326,15 +327,28 @@ def test_nothing_of_a_deleted_run_is_left_in_any_table(four: Bench) -> None:
     check_tables(four.connection)
 
 
-def test_a_trimmed_run_retains_merged_distributions_and_those_that_are_in_none(bench: Bench) -> None:
+@pytest.mark.parametrize("rest", [0, 1])
+def test_a_trimmed_run_retains_and_shows_merged_distributions_and_those_that_are_in_none(
+    bench: Bench, rest: int
+) -> None:
     push(bench, "run", 1)
-    distributions = [layer_frames.frame(step, {"head": [1.0, 2.5]}) for step in range(MERGED * 2 + 1)]
+    steps = MERGED * 2 + rest
+    distributions = [layer_frames.frame(step, {"head": [1.0, step + 1.0]}) for step in range(steps)]
     bench.apply(batch_ingested(session_id(1), 10**6, distributions=distributions))
     bench.end("run", when=WALL + DAY)
     bench.pack()
     Keeper(bench, size=1).trim(until=lambda: bench.connection.execute("SELECT trimmed FROM run").fetchone() != (0,))
     kept = bench.connection.execute("SELECT level, number FROM distribution ORDER BY level, number").fetchall()
-    assert kept == [(0, MERGED * 2), (1, 0), (1, 1)]
+    assert kept == [(0, MERGED * 2), (1, 0), (1, 1)][1 - rest :]
+    left = [MERGED - 1, MERGED * 2 - 1, MERGED * 2][: 2 + rest]
+    for window in (
+        LayerWindow("run", "weights"),
+        LayerWindow("run", "weights", first=50.0, last=60.0 + steps, by="time"),
+    ):
+        drawn = layers.heat_map(bench.connection, window, "largest")
+        assert (drawn["steps"], drawn["values"]) == (left, [[step + 1.0 for step in left]])
+    assert layers.kinds(bench.connection, "run") == ["weights"]
+    assert layers.newest(bench.connection, "run")["kinds"]["weights"]["step"] == left[-1]
 
 
 def test_a_session_of_a_run_that_was_deleted_by_age_leaves_nothing_behind(bench: Bench) -> None:
@@ -550,3 +564,23 @@ def test_a_copy_of_an_older_schema_is_deleted_after_thirty_days(bench: Bench, ca
     assert f"{copies[0]} is deleted: it was copied more than 30 days ago" in caplog.messages
     keeper.trim(WALL + DAY + HOUR)
     assert not copies[1].exists()
+
+
+def test_of_a_series_of_the_machine_that_ended_long_ago_nothing_is_left_and_it_may_begin_anew(bench: Bench) -> None:
+    dead = {f'trackside_process_resident_memory_bytes{{pid="{number}"}}': 1.0 for number in range(3 * STEP_ROWS)}
+    bench.apply(MachineSample(WALL, {**dead, "trackside_x": 1.0}))
+    bench.pack(0)
+    bench.apply(MachineSample(WALL + 90 * DAY, {"trackside_x": 2.0}))
+    bench.pack(0)
+    keeper = Keeper(bench, age=10 * DAY)
+    for days, left in ((10.5, 1 + len(dead)), (11.5, 1)):  # its last block may be the one that is packed into
+        keeper.trim(WALL + days * DAY)
+        assert bench.connection.execute("SELECT count(*) FROM series").fetchone() == (left,)
+    check_tables(bench.connection)
+    steps: list[bool] = []
+    bench.apply(MachineSample(WALL + 92 * DAY, dict.fromkeys(dead, 3.0)))
+    bench.pack(0)
+    keeper.trim(WALL + 92 * DAY, until=lambda: bool(steps.append(True)))  # type: ignore[func-returns-value]
+    assert len(steps) >= len(dead) // STEP_ROWS, "old blocks are sought in steps"
+    again = [bench.read(0, key) for key in ("trackside_x", next(iter(dead)))]
+    assert [[value for *_, value in series] for series in again] == [[1.0, 2.0], [3.0]]

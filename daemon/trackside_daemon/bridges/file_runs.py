@@ -130,10 +130,10 @@ class JsonRun(_FileRun):
                 self.left_out.add("row(s) without a step")
                 continue
             values: dict[str, float] = {}
-            for name, key in names.items():
-                if name not in (*STEP, *TIME) and row[key] is not None:
+            for key, value in row.items():
+                if str(key).lower() not in (*STEP, *TIME) and value is not None:
                     try:
-                        values[str(key)] = number(row[key])
+                        values[str(key)] = number(value)
                     except (TypeError, ValueError, OverflowError):
                         self.left_out.add(NO_NUMBER, str(key))
             try:

@@ -80,7 +80,9 @@ def read_measures(connection: sqlite3.Connection, uid: str, tails: LogTails) -> 
     durations = [seconds for axis in axes for _, seconds in step_durations(axis)]
     durations = durations[int(WARM_UP * len(durations)) :]
     parts = list(_seconds_each(axes))
-    last = max((max(steps) for steps, _ in axes if len(steps)), default=-1)
+    # The axes need not have the last step.
+    (packed,) = connection.execute("SELECT max(step) FROM run WHERE uid = ?", (uid,)).fetchone()
+    last = max((step for step in (packed, *(tails[one].highest() for one in streams)) if step is not None), default=-1)
     rate = batched(parts, fmean) if parts else None
     return Measures(
         uid,

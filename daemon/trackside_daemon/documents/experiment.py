@@ -26,9 +26,9 @@ from trackside_daemon.bridges.mirrors.unsent import RankStream, streams, unsent
 from trackside_daemon.documents import plots, report, run
 from trackside_daemon.documents.html import write as written
 from trackside_daemon.history.files.export import plain
-from trackside_daemon.history.files.jsonl import folder
-from trackside_daemon.history.files.selection import packed_count
-from trackside_daemon.history.read.series import LogTail, Readable, Window, cut, find
+from trackside_daemon.history.files.jsonl import folder, named_folder
+from trackside_daemon.history.files.selection import count_of
+from trackside_daemon.history.read.series import LogTail, Readable, Window, find
 
 ROWS = 100_000  # most lines of metrics.jsonl, the newest steps
 VALUES = 10_000_000  # most values of these lines, if each has every key: some 10 seconds of a processor
@@ -57,7 +57,7 @@ def write_experiment(history: Readable, contents: Mapping[str, Any], root: Path)
     """
     about = contents["run"]
     named, id_ = plots.file_name(about["name"]), folder(about["id"])
-    name = id_ if named == id_ else f"{named}-{id_}"
+    name = id_ if named == id_ and "-" not in id_ else named_folder(named, about["id"])
     top = _Directory(os.open(root, os.O_RDONLY | os.O_DIRECTORY), name)
     try:
         top.put("config.json", _json(_config(name, about)))
@@ -241,10 +241,8 @@ def _beginning(history: Readable, every: Sequence[RankStream], window: Window, m
         with history.reading() as connection:
             tail, inside, sent = LogTail(connection, stream.id), dict[int, int](), {}
             for series in find(connection, stream.id, tail):
-                columns = tail.read(series)
-                count = packed_count(connection, series, window, inside) if series.id else 0
-                count += len(cut(*columns, window)[0])
-                sent[series.key] = series.end + len(columns[0]) - (count if most > 0 else 0)
+                count = count_of(connection, series, tail, window, inside)
+                sent[series.key] = series.end + len(tail.read(series)[0]) - (count if most > 0 else 0)
         written.attempts[stream.place.attempt] = _Place(stream.place.rank, stream.pushes, sent)
         most -= stream.pushes
     return written

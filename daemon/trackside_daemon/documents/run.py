@@ -56,11 +56,12 @@ def metrics(run: Mapping[str, Any], rank: int | None = None) -> list[dict[str, A
 
 
 def _summary(key: str, attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the summary over all attempts; mean and deviation are weighted by their samples, without attempts that lack one."""
+    """Return the summary over all attempts; mean and deviation are weighted by their finite samples, without attempts that lack one."""
     last = max(attempts, key=lambda part: part["attempt"])
     low = min((part["min"] for part in attempts if part["min"] != "nan"), key=float, default="nan")
     high = max((part["max"] for part in attempts if part["max"] != "nan"), key=float, default="nan")
-    weights = [(float(part["mean"]), part["count"], part.get("std")) for part in attempts if part["mean"] != "nan"]
+    finite = [(part, part["count"] - part.get("nonfinite", 0)) for part in attempts if part["mean"] != "nan"]
+    weights = [(float(part["mean"]), count, part.get("std")) for part, count in finite]
     samples = sum(count for _, count, _ in weights)
     mean: Any = sum(value * count for value, count, _ in weights) / samples if weights else "nan"
     squares = [

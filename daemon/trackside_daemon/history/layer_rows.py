@@ -13,6 +13,7 @@ import msgspec
 
 from trackside.buckets import Buckets
 from trackside.packing import pack, unpack
+from trackside.wire import DISTRIBUTION_COLUMNS
 from trackside_daemon.history.sanitize import to_json
 
 if TYPE_CHECKING:
@@ -132,10 +133,16 @@ def after(connection: sqlite3.Connection, stream: int, id_: int, most: int) -> l
     Raises:
         ValueError: A row is damaged.
     """
+    # By their ids, between those of the first and the last one: the rows of all other runs are not looked through.
+    first, last = (
+        f"(SELECT {end}((SELECT id FROM distribution WHERE stream = :stream AND kind = value AND level = 0 "  # noqa: S608
+        f"ORDER BY number {order} LIMIT 1)) FROM json_each(:kinds))"
+        for end, order in (("min", "ASC"), ("max", "DESC"))
+    )
     rows = connection.execute(
-        f"SELECT id, kind, {_COLUMNS} FROM distribution WHERE id > ? AND +stream = ? AND level = 0 "  # noqa: S608
-        "ORDER BY id LIMIT ?",
-        (id_, stream, most),
+        f"SELECT id, kind, {_COLUMNS} FROM distribution WHERE id > max(:id, {first} - 1) AND id <= {last} "  # noqa: S608
+        "AND +stream = :stream AND level = 0 ORDER BY id LIMIT :most",
+        {"id": id_, "stream": stream, "most": most, "kinds": to_json([*DISTRIBUTION_COLUMNS])},
     )
     known: dict[int, list[str]] = {}
     return [(int(row[0]), str(row[1]), _frame(connection, known, row[2:])) for row in rows.fetchall()]

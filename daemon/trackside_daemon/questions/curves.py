@@ -12,7 +12,7 @@ import msgspec
 
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.resources import growth, machine_stream
-from trackside_daemon.history.read.series import LogTail, StoredSeries, Window
+from trackside_daemon.history.read.series import LogTail, Window
 from trackside_daemon.history.schema import HOST
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.questions.question import InvalidError
@@ -100,13 +100,10 @@ def concatenate(charts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _refresh(connection: Any, selected: RunSeries) -> RunSeries:
     """Return the series as it is now; part of its tail may have been packed since it was selected."""
-    old = selected.series
-    packed = connection.execute("SELECT id, packed FROM series WHERE stream = ? AND key = ?", old[:2]).fetchone()
-    if (packed or (0, 0)) == (old.id, old.packed):
+    current = series.reload(connection, selected.series)
+    if current == selected.series:
         return selected
-    tail = LogTail(connection, old.stream)
-    current = next(series.find(connection, old.stream, tail, [old.key]), StoredSeries(*old[:2]))
-    return selected._replace(series=current, tail=tail)
+    return selected._replace(series=current, tail=LogTail(connection, current.stream))
 
 
 def _run_window(connection: Any, selected: RunSeries, window: Window) -> Window:

@@ -234,7 +234,7 @@ def _merged(
         ranks = [rank for rank in current["ranks"] if "step" in rank]
         if ranks:
             run["step"] = max(int(rank["step"]) for rank in ranks)
-            run["loss"] = ranks[0].get("loss")
+            run["loss"] = next((rank["loss"] for rank in ranks if rank.get("loss") is not None), None)
     return stored
 
 

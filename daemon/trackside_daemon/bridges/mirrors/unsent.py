@@ -234,6 +234,8 @@ def unsent(connection: sqlite3.Connection, stream: RankStream, sent: Mapping[str
     for series in find(connection, stream.id, tail):
         begin = sent.get(series.key, 0)
         left = series.end + len(tail.read(series)[0]) - begin
+        if left < 0 and not stream.place.run:  # the history has deleted the series, and it begins anew
+            begin, left = 0, left + begin
         if left > 0:
             (trimmed,) = connection.execute("SELECT trimmed FROM series WHERE id = ?", (series.id,)).fetchone() or (0,)
             skipped = max(0, min(left, trimmed * BLOCK - begin))

@@ -58,7 +58,7 @@ class TrackedRun(ForeignRun):
 
     def read(self, *, final: bool = True) -> Iterator[Push]:
         """See `ForeignRun`."""
-        params, tags = self._described()
+        params, tags = (list(self._pairs(kind)) for kind in ("params", "tags"))
         self.tags = ()
         self.config.update({key: _number_or_text(value) for key, value in params})
         for key, value in tags:
@@ -74,8 +74,8 @@ class TrackedRun(ForeignRun):
                 yield push
 
     @abstractmethod
-    def _described(self) -> tuple[Iterable[tuple[str, str]], Iterable[tuple[str, str]]]:
-        """Return parameters and tags."""
+    def _pairs(self, kind: str) -> Iterable[tuple[str, str]]:
+        """Return the parameters or the tags, by *kind* ``params`` or ``tags``."""
 
     @abstractmethod
     def _metrics(self) -> list[str]:
@@ -136,12 +136,8 @@ class DatabaseRun(TrackedRun):
         self.paths = [path, path.with_name(f"{path.name}-wal")]
         self._path = path
 
-    def _described(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        params, tags = (list(self._texts_of(table)) for table in ("params", "tags"))
-        return params, tags
-
-    def _texts_of(self, table: str) -> Iterator[tuple[str, str]]:
-        query = f"SELECT key, value FROM {table} WHERE run_uuid = ?"  # noqa: S608
+    def _pairs(self, kind: str) -> Iterator[tuple[str, str]]:
+        query = f"SELECT key, value FROM {kind} WHERE run_uuid = ?"  # noqa: S608
         for key, value in islice(rows(self._path, query, (self.id,), self.left_out), MAX_KEYS):
             yield str(key), str(value)
 
@@ -210,19 +206,15 @@ class FileStoreRun(TrackedRun):
         """See `ForeignRun`."""
         return newest([self._directory / META, *(self._directory / "metrics" / key for key in self._metrics())])
 
-    def _described(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        params, tags = (list(self._contents(folder)) for folder in ("params", "tags"))
-        return params, tags
-
-    def _contents(self, folder: str) -> Iterator[tuple[str, str]]:
-        if (self._directory / folder).is_symlink():
-            self.left_out.add(UNREADABLE, f"{folder} (a symbolic link)")
-        for key in _files(self._directory / folder):
+    def _pairs(self, kind: str) -> Iterator[tuple[str, str]]:
+        if (self._directory / kind).is_symlink():
+            self.left_out.add(UNREADABLE, f"{kind} (a symbolic link)")
+        for key in _files(self._directory / kind):
             try:
-                with open_foreign(self._directory / folder / key) as file:
+                with open_foreign(self._directory / kind / key) as file:
                     yield writable(key), file.read(TEXT_BYTES).decode("utf-8", "replace").strip()
             except OSError as error:
-                self.left_out.add(UNREADABLE, f"{folder}/{key} ({error.strerror})")
+                self.left_out.add(UNREADABLE, f"{kind}/{key} ({error.strerror})")
 
     def _metrics(self) -> list[str]:
         return _files(self._directory / "metrics")
@@ -280,12 +272,8 @@ class ServerRun(TrackedRun):
         self._client = client
         self._data = run.get("data") or {}
 
-    def _described(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        params, tags = (
-            [(str(one.get("key")), str(one.get("value", ""))) for one in self._data.get(name) or ()]
-            for name in ("params", "tags")
-        )
-        return params, tags
+    def _pairs(self, kind: str) -> list[tuple[str, str]]:
+        return [(str(one.get("key")), str(one.get("value", ""))) for one in self._data.get(kind) or ()]
 
     def _metrics(self) -> list[str]:
         return sorted({str(metric.get("key")) for metric in self._data.get("metrics") or ()})[:MAX_KEYS]

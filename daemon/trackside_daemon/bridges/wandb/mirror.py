@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State, Target
+from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.model.text import shown
 
@@ -54,18 +55,19 @@ class WandbClient(Target):
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
-        del run
-        return {"rows": 0, **state}
+        known = re.sub(r"[^A-Za-z0-9_-]", "-", run.id)[:120]  # the id that versions before gave it
+        own = folder(run.id + ":" * ("." in run.id)).replace(".", "-")  # which no other run has
+        return {"rows": 0, "id": known if state else own, **state}
 
     def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
         """See `Target`."""
         begin, self.refused = int(state["rows"]), []
-        self._log(run, enumerate(rows, begin), begin + len(rows))
-        return {"rows": begin + len(rows)}
+        self._log(run._replace(id=state["id"]), enumerate(rows, begin), begin + len(rows))
+        return {**state, "rows": begin + len(rows)}
 
     def end(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
-        self._log(run, (), int(state["rows"]), exit_code=int(run.state in ("failed", "lost")))
+        self._log(run._replace(id=state["id"]), (), int(state["rows"]), exit_code=int(run.state in ("failed", "lost")))
         return state
 
     def _log(self, run: MirroredRun, rows: Iterable[tuple[int, Row]], count: int, exit_code: int = 0) -> None:
@@ -122,7 +124,7 @@ class WandbClient(Target):
             entity=settings["entity"] or None,
             mode=settings["mode"],
             dir=str(directory),
-            id=re.sub(r"[^A-Za-z0-9_-]", "-", run.id)[:120],
+            id=run.id,
             name=run.name,
             config=run.config,
             tags=run.tags or None,

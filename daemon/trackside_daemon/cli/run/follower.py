@@ -39,13 +39,14 @@ def main() -> None:
 def stored_in_daemon(source: Source | None = None) -> Callable[[str], Stored]:
     """Return a function that asks a daemon, by default the one that pushes go to, for the samples of a run."""
     from trackside_daemon.cli.sources.daemon_lookup import find_local_daemon
-    from trackside_daemon.questions.runs import Run
+    from trackside_daemon.questions.runs import MOST_METRICS, Run
 
     def stored(run: str) -> Stored:
         try:
             asked = source or find_local_daemon().source
             counts: Stored = {}
-            for metric in asked.ask(Run(id=run))["metrics"]:
+            found = asked.ask(Run(id=run, limit=MOST_METRICS))
+            for metric in found["metrics"] if found["id"] == run else ():  # not of another run with this name
                 counts[metric["key"]] = counts.get(metric["key"], 0) + int(metric["count"])
         except (SourceError, HistoryError, OSError):  # mostly: the history has no such run
             return {}

@@ -254,6 +254,12 @@ def folder(run: str) -> str:
     return f"{shown}-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
+def named_folder(name: str, run: str) -> str:
+    """Return a name of letters, digits and ``_.=+-`` with a run's id behind it as a path component, which no other id has."""
+    id_ = folder(run)
+    return f"{name}{'@' if '-' in id_ else '-'}{id_}"  # of a-b-c, any part could be the name
+
+
 # The kind of the file and the fields of records that are written as they are. Accounts are renewed every few seconds: too much
 # for a log.
 _FIELDS: dict[type, tuple[str, str]] = {

@@ -44,21 +44,24 @@ def machine_series(database: Readable, uid: str, window: Window) -> MachineSerie
             return MachineSeries(selected, [], 0)
         tail = LogTail(connection, stream)
         inside: dict[int, int] = {}
-        counted = []
-        for series in find(connection, stream, tail):
-            if stream != HOST or series_labels(series.key).get("run", run["name"]) == run["name"]:
-                packed = packed_count(connection, series, selected, inside) if series.id else 0
-                counted.append((series, packed + len(cut(*tail.read(series), selected)[0])))
+        counted = [
+            (series, count_of(connection, series, tail, selected, inside))
+            for series in find(connection, stream, tail)
+            if stream != HOST or series_labels(series.key).get("run", run["name"]) == run["name"]
+        ]
     found = sorted((series for series, count in counted if count), key=lambda series: series.key)
     return MachineSeries(selected, found, sum(count for _, count in counted))
 
 
-def packed_count(connection: sqlite3.Connection, series: StoredSeries, window: Window, inside: dict[int, int]) -> int:
-    """Return the number of packed samples in a window; *inside* caches the counts of axes at the window's edges."""
+def count_of(
+    connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, window: Window, inside: dict[int, int]
+) -> int:
+    """Return the number of samples in a window; *inside* caches the counts of axes at the window's edges."""
     ids = (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS)
+    fresh = len(cut(*tail.read(series), window)[0])
     left = "SELECT coalesce(sum(count), 0) FROM block WHERE id >= ? AND id < ? AND data NOT NULL"
     if window.whole:
-        return int(connection.execute(left, ids).fetchone()[0])
+        return int(connection.execute(left, ids).fetchone()[0]) + fresh
     low, high = window.bounds
     by = window.by
     total: int = connection.execute(f"{left} AND {by}_min >= ? AND {by}_max <= ?", (*ids, low, high)).fetchone()[0]
@@ -72,7 +75,7 @@ def packed_count(connection: sqlite3.Connection, series: StoredSeries, window: W
             steps, times = decode_axis(data)
             inside[axis] = sum(low <= at <= high for at in (times if by == "time" else steps))
         total += inside[axis]
-    return total
+    return total + fresh
 
 
 class Selection(NamedTuple):
@@ -98,8 +101,7 @@ def count(database: Readable, uid: str, selection: Selection = ALL) -> int:
             tail = LogTail(connection, stream)
             inside: dict[int, int] = {}
             for series in find(connection, stream, tail, selection.keys or None):
-                total += packed_count(connection, series, selection.window, inside) if series.id else 0
-                total += len(cut(*tail.read(series), selection.window)[0])
+                total += count_of(connection, series, tail, selection.window, inside)
     if selection.resources:
         total += machine_series(database, uid, selection.window).samples
     return total

@@ -225,7 +225,7 @@ def _merge_blocks(
         values, bounds = (1, size), (first, last, *window.bounds)
     rows = connection.execute(
         "SELECT block.step, block.time / 1e6, low, high, block.last, odd, mean FROM (SELECT max(id) AS top, min(min) AS low, "  # noqa: S608
-        f"max(max) AS high, total(samples) AS odd, avg(ends) AS mean FROM {among} GROUP BY part) JOIN block ON block.id = top ORDER BY top",
+        f"max(max) AS high, total(samples) AS odd, avg(CASE WHEN abs(ends) < 9e999 THEN ends END) AS mean FROM {among} GROUP BY part) JOIN block ON block.id = top ORDER BY top",
         (*values, *bounds),
     )
     return [[nan if value is None else value for value in row] for row in rows]

@@ -10,8 +10,7 @@ from trackside.roles import usable
 from trackside.wire import Identity
 from trackside_daemon.history.clock_moves import moved, moves_of_stream
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.read.series import LogTail, StoredSeries, decode, find
-from trackside_daemon.history.schema import BLOCK_BITS
+from trackside_daemon.history.read.series import LogTail, StoredSeries, find, rest_of_block
 
 Samples = tuple["array[int]", "array[int]", "array[float]"]
 """Steps, times in Unix microseconds, values."""
@@ -71,13 +70,9 @@ def _last(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, c
     steps, times, values = tail.read(series)
     number = -(-series.end // BLOCK) - 1  # the last block, also if it is not full
     while len(steps) < count and number >= 0:
-        row = connection.execute(
-            "SELECT axis.data, block.data FROM block JOIN axis ON axis.id = block.axis WHERE block.id = ?",
-            (series.id << BLOCK_BITS | number,),
-        ).fetchone()
-        if row is None or row[1] is None:  # trimmed: only its extremes are left
+        before = rest_of_block(connection, series, number * BLOCK)[1]
+        if not len(before[0]):  # trimmed: only its extremes are left
             break
-        before = decode(*row)
         steps, times, values = before[0] + steps, before[1] + times, before[2] + values
         number -= 1
     return steps[-count:], times[-count:], values[-count:]

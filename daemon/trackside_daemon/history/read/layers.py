@@ -44,7 +44,7 @@ class LayerWindow(NamedTuple):
 def kinds(connection: sqlite3.Connection, run: str) -> list[str]:
     """Return the kinds of distributions that a run has."""
     rows = connection.execute(
-        "SELECT DISTINCT kind FROM distribution WHERE level = 0 AND stream IN "
+        "SELECT DISTINCT kind FROM distribution WHERE stream IN "
         "(SELECT stream.id FROM stream JOIN run ON run.id = stream.run WHERE uid = ? AND NOT deleted)",
         (run,),
     )
@@ -124,9 +124,10 @@ def newest(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
     for kind in kinds(connection, run):
         frames = []
         for stream in _streams(connection, LayerWindow(run, kind)):
-            query = "SELECT max(number) FROM distribution WHERE stream = ? AND kind = ? AND level = 0"
-            (number,) = connection.execute(query, (stream, kind)).fetchone()
-            frames += read(connection, stream, kind, 0, first=number or 0, part=RowsPart(buckets=False))[-1:]
+            query = "SELECT {} FROM distribution WHERE stream = :stream AND kind = :kind"
+            query = f"{query.format('level, max(number)')} AND level = ({query.format('min(level)')})"
+            level, number = connection.execute(query, {"stream": stream, "kind": kind}).fetchone()
+            frames += read(connection, stream, kind, level, first=number, part=RowsPart(buckets=False))[-1:]
         if frames:
             frame = merge_ranks(frames)
             found[kind] = {"step": frame.step, "layers": values_by_layer(frame)}
@@ -233,7 +234,7 @@ def _frames(connection: sqlite3.Connection, window: LayerWindow, part: RowsPart)
 def _streams(connection: sqlite3.Connection, window: LayerWindow) -> list[int]:
     rows = connection.execute(
         "SELECT stream.id, attempt, rank FROM stream JOIN run ON run.id = stream.run WHERE uid = ? AND NOT deleted "
-        "AND EXISTS (SELECT 1 FROM distribution WHERE stream = stream.id AND kind = ? AND level = 0) ORDER BY rank",
+        "AND EXISTS (SELECT 1 FROM distribution WHERE stream = stream.id AND kind = ?) ORDER BY rank",
         (window.run, window.kind),
     ).fetchall()
     attempt = max((row[1] for row in rows), default=0) if window.attempt is None else window.attempt
@@ -244,17 +245,19 @@ def _streams(connection: sqlite3.Connection, window: LayerWindow) -> list[int]:
 def _of_rank(connection: sqlite3.Connection, stream: int, window: LayerWindow, part: RowsPart) -> list[LayerFrame]:
     """Return the frames of the highest level that still has ``window.points`` of them, and of what it lacks yet."""
     steps = window.first, window.last
+    # Of a trimmed run, single steps that are in merged ones are gone.
+    query = "SELECT coalesce(min(number), 1) > 0 FROM distribution WHERE stream = ? AND kind = ? AND level = 0"
+    (level,) = connection.execute(query, (stream, window.kind)).fetchone()
     if window.by == "time":
         steps = connection.execute(
-            "SELECT coalesce(min(step), 1), coalesce(max(step), 0) FROM distribution "
-            "WHERE stream = ? AND kind = ? AND level = 0 AND time BETWEEN ? AND ?",
-            (stream, window.kind, window.first * 1e6, window.last * 1e6),
+            "SELECT coalesce(min(first), 1), coalesce(max(step), 0) FROM distribution "
+            "WHERE stream = ? AND kind = ? AND level <= ? AND time BETWEEN ? AND ?",
+            (stream, window.kind, level, window.first * 1e6, window.last * 1e6),
         ).fetchone()
     (count,) = connection.execute(
-        "SELECT count(*) FROM distribution WHERE stream = ? AND kind = ? AND level = 0 AND step BETWEEN ? AND ?",
-        (stream, window.kind, *steps),
+        "SELECT count(*) FROM distribution WHERE stream = ? AND kind = ? AND level = ? AND step BETWEEN ? AND ?",
+        (stream, window.kind, level, *steps),
     ).fetchone()
-    level = 0
     while count // MERGED >= window.points:
         count //= MERGED
         level += 1

@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 from trackside_daemon.history import log_rows
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries
+from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries, reload
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
 
 KEYS = 4096  # keys of a run whose values are kept
 ROWS = 512  # the newest log rows of a stream that one refresh reads at most
 
 _PACKED = (
-    "SELECT series.key, block.step, block.time, block.last FROM series JOIN block ON block.id = "  # noqa: S608
+    "SELECT series.key, block.step, block.time, block.last, series.packed FROM series JOIN block ON block.id = "  # noqa: S608
     f"(SELECT max(id) FROM block WHERE id >= series.id << {BLOCK_BITS} AND id < series.id + 1 << {BLOCK_BITS}) "
-    "WHERE series.stream = ?"
+    "WHERE series.stream = ? AND series.packed > ?"
 )
 
 
@@ -57,7 +57,8 @@ class LatestValues:
         self.uid = uid
         self.values: dict[str, dict[int, LatestValue]] = {}
         self._attempt: int | None = None
-        self._read: dict[int, int] = {}
+        self._read: dict[int, int] = {}  # by stream, the number of its last log row that was read
+        self._pushes: dict[int, int] = {}  # and its pushes then
 
     def refresh(self, connection: sqlite3.Connection) -> None:
         """Read the samples that arrived since the last call.
@@ -66,7 +67,7 @@ class LatestValues:
             ValueError: A row of the log is damaged.
         """
         streams = connection.execute(
-            "SELECT stream.attempt, stream.rank, stream.id FROM stream JOIN run ON run.id = stream.run "
+            "SELECT stream.attempt, stream.rank, stream.id, stream.pushes FROM stream JOIN run ON run.id = stream.run "
             "WHERE run.uid = ? AND NOT run.deleted ORDER BY stream.attempt DESC, stream.rank",
             (self.uid,),
         ).fetchall()
@@ -74,25 +75,26 @@ class LatestValues:
         if attempt != self._attempt:
             self._attempt = attempt
             self.values = {}
-            self._read = {}
-        for number, rank, stream in streams:
-            if number == attempt:
+            self._read, self._pushes = {}, {}
+        for number, rank, stream, pushes in streams:
+            if number == attempt and self._pushes.get(stream) != pushes:
                 self._read_stream(connection, rank, stream)
+                self._pushes[stream] = pushes
 
     def step(self) -> int | None:
         """Return the highest step; None without a sample."""
         return max((value.step for ranks in self.values.values() for value in ranks.values()), default=None)
 
     def _read_stream(self, connection: sqlite3.Connection, rank: int, stream: int) -> None:
-        base = stream << LOG_BITS
-        if stream not in self._read:
-            self._read[stream] = 0
-            for key, step, time, last in connection.execute(_PACKED, (stream,)):
-                self._set(key, rank, LatestValue(step, time / 1e6, last))
+        base, before = stream << LOG_BITS, self._read.get(stream, 0)
         newest = connection.execute(
             "SELECT id, shift, data FROM log WHERE id > ? AND id < ? ORDER BY id DESC LIMIT ?",
-            (base + self._read[stream], base + (1 << LOG_BITS), ROWS),
+            (base + before, base + (1 << LOG_BITS), ROWS),
         ).fetchall()
+        if not newest or newest[-1][0] > base + before + 1:  # what is between was packed meanwhile
+            for key, step, time, last, packed in connection.execute(_PACKED, (stream, before)):
+                self._set(key, rank, LatestValue(step, time / 1e6, last))
+                self._read[stream] = max(self._read.get(stream, 0), packed)
         for id_, shift, data in reversed(newest):  # the newest last, so that its values stay
             self._read[stream] = id_ - base
             for part in log_rows.decode(data, shift):
@@ -125,12 +127,8 @@ def sparkline(
         place,
     ).fetchone()
     for key in keys if stream_row is not None else ():
-        stream = stream_row[0]
-        row = connection.execute(
-            "SELECT stream, key, id, packed, end FROM series WHERE stream = ? AND key = ?", (stream, key)
-        ).fetchone()
-        series = StoredSeries(stream, key) if row is None else StoredSeries(*row)
-        packed = chart(connection, series, LogTail(None, stream), EVERYTHING, count).points if row else []
+        series = reload(connection, StoredSeries(stream_row[0], key))
+        packed = chart(connection, series, LogTail(None, series.stream), EVERYTHING, count).points
         points = [(int(step), last) for step, _, _, _, last in packed] + _log_points(connection, series, count)
         if points:
             return _rising(points)

@@ -223,8 +223,10 @@ def _measured(ranks: Sequence[RankTime]) -> dict[str, dict[str, Any]]:
 
 def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
     """Return the newest events of one run, or of all, oldest first."""
-    query = f"{_EVENT} AND (? = '' OR run.uid = ?) ORDER BY event.id DESC LIMIT ?"
-    return [_event_json(row) for row in reversed(connection.execute(query, (uid, uid, limit)).fetchall())]
+    of_run = "AND event.run = (SELECT id FROM run WHERE uid = :uid)" if uid else ""  # an OR would have no index
+    query = f"{_EVENT} {of_run} ORDER BY event.id DESC LIMIT :limit"
+    rows = connection.execute(query, {"uid": uid, "limit": limit}).fetchall()
+    return [_event_json(row) for row in reversed(rows)]
 
 
 def launch(connection: sqlite3.Connection, uid: str) -> str:
@@ -282,7 +284,9 @@ def series(
         tail = tails[stream]
         for one in find(connection, stream, tail, pushed):
             yield RunSeries(uid, number, rank, one, tail)
-    yield from _machine_series(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
+    if wanted := {key for key in keys or () if key.startswith(MACHINE)}:
+        every = _machine(connection, uid)
+        yield from (one for one in every if {one.series.key, one.series.key.partition("{")[0]} & wanted)
 
 
 def check_keys(
@@ -336,15 +340,6 @@ def _row(connection: sqlite3.Connection, uid: str, columns: str) -> tuple[Any, .
     return row
 
 
-def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[RunSeries]:
-    wanted = set(keys)
-    return (
-        [one for one in _machine(connection, uid) if {one.series.key, one.series.key.partition("{")[0]} & wanted]
-        if keys
-        else []
-    )
-
-
 def _machine(connection: sqlite3.Connection, uid: str) -> list[RunSeries]:
     stream = machine_stream(connection, uid)
     if stream is None:
@@ -395,7 +390,7 @@ def reinforcement(metrics: Iterable[Mapping[str, Any]], attempts: Sequence[Mappi
             if best is None or known.preference < best[1].preference:
                 found[known.quantity] = one["key"], known
         elif known.quantity in PHASE_ROLES and isinstance(one["mean"], float):
-            pushed[PHASE_ROLES[known.quantity]] += one["mean"] * one["count"]
+            pushed[PHASE_ROLES[known.quantity]] += one["mean"] * (one["count"] - one["nonfinite"])
     if found.keys() <= _AMBIGUOUS:
         return None
     quantities = {

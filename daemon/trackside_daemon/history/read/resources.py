@@ -117,12 +117,12 @@ class Resources:
     def _resource(self, series: StoredSeries) -> Resource:
         if series.key not in self._read:
             drawn = chart(self._connection, series, self._tail, self._window, self._points)
-            # The first bucket also has the value that a counter began with: its lowest one.
+            family = series.key.partition("{")[0]
             values = [(bucket[1], bucket[4]) for bucket in drawn.points]
-            if drawn.points and drawn.points[0][2] != drawn.points[0][4]:
+            # The first bucket also has the value that a counter began with: its lowest one.
+            if family.endswith("_total") and drawn.points and drawn.points[0][2] != drawn.points[0][4]:
                 values.insert(0, (drawn.points[0][1], drawn.points[0][2]))
             low = min((bucket[2] for bucket in drawn.points), default=None)
             high = max((bucket[3] for bucket in drawn.points), default=None)
-            family = series.key.partition("{")[0]
             self._read[series.key] = Resource(family, self._labels_of(series), values, low, high)
         return self._read[series.key]

@@ -28,7 +28,7 @@ from trackside_daemon.model.text import matches_wildcards, read_moment, seconds
 MOST_KEYS = 1000  # keys that a table may choose from: those of the most runs
 MOST_SERIES = 200_000  # series that are looked through for them
 
-_LOWEST = "stream.rank = (SELECT min(rank) FROM stream AS other WHERE other.run = stream.run)"
+_LOWEST = "(stream.run, stream.rank) IN (SELECT run, min(rank) FROM stream GROUP BY run)"
 
 
 def configurations(connection: sqlite3.Connection) -> dict[str, Any]:

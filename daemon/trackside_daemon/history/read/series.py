@@ -202,7 +202,7 @@ def samples(
         with database.reading() as connection:
             series = reload(connection, series)
             if place < series.end:
-                place, columns = _rest_of_block(connection, series, place, window)
+                place, columns = rest_of_block(connection, series, place, window)
             else:
                 tail.refresh(connection)
                 steps, times, values = tail.read(series)
@@ -230,7 +230,7 @@ def last(
     missing = count - len(columns[0])
     if missing > 0 and series.end:
         place = max(0, series.end - missing, (series.end - 1) // BLOCK * BLOCK)
-        before = _rest_of_block(connection, series, place)[1]
+        before = rest_of_block(connection, series, place)[1]
         columns = before[0] + columns[0], before[1] + columns[1], before[2] + columns[2]
     steps, times, values = columns
     return steps[-count:], times[-count:], values[-count:]
@@ -244,7 +244,7 @@ def first(
     Raises:
         ValueError: The block is damaged.
     """
-    return _rest_of_block(connection, series, 0)[1] if series.end else tail.read(series)
+    return rest_of_block(connection, series, 0)[1] if series.end else tail.read(series)
 
 
 def by_id(connection: sqlite3.Connection, ids: Iterable[int]) -> Iterator[StoredSeries]:
@@ -261,7 +261,7 @@ def reload(connection: sqlite3.Connection, series: StoredSeries) -> StoredSeries
     return StoredSeries(series.stream, series.key) if row is None else StoredSeries(*row)
 
 
-def _rest_of_block(
+def rest_of_block(
     connection: sqlite3.Connection, series: StoredSeries, place: int, window: Window = EVERYTHING
 ) -> tuple[int, tuple[array[int], array[int], array[float]]]:
     """Return the place after the block of *place*, and the rest of the block, empty if it is gone or outside."""

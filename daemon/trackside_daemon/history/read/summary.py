@@ -113,7 +113,7 @@ def _first(connection: sqlite3.Connection, series: StoredSeries) -> tuple[int, i
 
 
 def update_run(connection: sqlite3.Connection, stream: int) -> None:
-    """Update a run's step, the highest of all ranks, and its loss, that of the last attempt's lowest rank."""
+    """Update a run's step, the highest of all ranks, and its loss, that of the last attempt's lowest rank that has one."""
     last = (
         "SELECT block.step_max, block.last FROM series JOIN block ON block.id = "
         "(SELECT max(id) FROM block WHERE id >= series.id << 24 AND id < series.id + 1 << 24) "
@@ -123,16 +123,15 @@ def update_run(connection: sqlite3.Connection, stream: int) -> None:
     row = connection.execute("SELECT run, attempt, rank FROM stream WHERE id = ?", (stream,)).fetchone()
     if step is None or row is None:  # nothing was pushed, or it was deleted meanwhile
         return
-    run, *place = row
+    run, attempt, rank = row
     connection.execute("UPDATE run SET step = ? WHERE id = ? AND coalesce(step < ?, 1)", (step, run, step))
     connection.execute("UPDATE run SET trimmed = 0 WHERE id = ? AND trimmed", (run,))  # new blocks have samples again
-    lowest = connection.execute(
-        "SELECT attempt, rank FROM stream WHERE run = ? ORDER BY attempt DESC, rank LIMIT 1", (run,)
-    ).fetchone()
     marks = ", ".join("?" * len(LOSSES))
     loss = connection.execute(
         f"{last} AND series.key IN ({marks}) ORDER BY length(series.key) LIMIT 1",
         (stream, *LOSSES),
     ).fetchone()
-    if place == list(lowest) and loss is not None:
+    first = "SELECT 1 FROM stream JOIN series ON series.stream = stream.id WHERE run = ? AND (-attempt, rank) < (?, ?)"
+    values = (run, -attempt, rank, *LOSSES)
+    if loss is not None and not connection.execute(f"{first} AND key IN ({marks}) LIMIT 1", values).fetchone():
         connection.execute("UPDATE run SET loss = ? WHERE id = ?", (json_number(loss[1]), run))

@@ -309,7 +309,7 @@ class RecordStore:
                 write_note(self.connection, run, record)
 
     def _write_machine_sample(self, record: MachineSample) -> None:
-        moment = round(record.time * 1e9)
+        moment = round(record.time * 1e6) * 1000  # of a float, the nanoseconds would not give the microseconds back
         values = array("d", record.values.values())
         columns = Columns(list(record.values), array("q", [0]), array("q", [moment]), values)
         stream = self._stream(self._imported_host(record.run) if record.run else HOST)

@@ -32,6 +32,7 @@ STEP_BLOCKS = 16  # blocks that one step trims or deletes
 STEP_RUNS = 16  # runs whose bytes one step counts
 STEP_ROWS = 256  # rows of other tables that one step deletes, and pages that it returns to the file system
 LIVE_SECONDS = 3600.0  # the newest hour of live runs goes last
+OPEN_SECONDS = 86400.0  # how much later the last block of a host series is deleted than full ones
 TARGET_SHARE = 0.97  # share of the size bound that trimming aims at, so that new samples fit
 FREE_SHARE = 0.02  # share of the file that may stay free, for new rows
 
@@ -330,19 +331,24 @@ class Trimming:
         before = before if oldest is None else min(before, oldest)
         for table, time in (("event", "time"), ("alert", "ended")):
             yield from self._delete(table, f"run = {HOST} AND {time} < ?", before)
-        for series, _, end in self._series(HOST):
-            base = series << BLOCK_BITS
+        # What is being packed must not lose its last block, so that one goes a day later: of a process that has ended, say.
+        full, last = (
+            round(min(MICROSECONDS, max(-MICROSECONDS, moment * 1e6))) for moment in (before, before - OPEN_SECONDS)
+        )
+        for count, (series, _, end) in enumerate(self._series(HOST), 1):
+            blocks = (series << BLOCK_BITS, series + 1 << BLOCK_BITS)
             old = self._all(
-                "SELECT id FROM block WHERE id >= ? AND id < ? AND time_max < ?",
-                base,
-                base + end // BLOCK,
-                round(min(MICROSECONDS, max(-MICROSECONDS, before * 1e6))),
+                "SELECT id FROM block WHERE id >= ? AND id < ? AND time_max < CASE WHEN id < ? THEN ? ELSE ? END",
+                *(*blocks, blocks[0] + end // BLOCK, full, last),
             )
             if old:
-                yield from self._delete_blocks(series, old[0] - base, old[-1] - base + 1)
-                self._connection.execute(
-                    "UPDATE series SET trimmed = max(trimmed, ?) WHERE id = ?", (old[-1] - base + 1, series)
-                )
+                trimmed = old[-1] - blocks[0] + 1
+                yield from self._delete_blocks(series, old[0] - blocks[0], trimmed)
+                self._connection.execute("UPDATE series SET trimmed = max(trimmed, ?) WHERE id = ?", (trimmed, series))
+                left = "EXISTS (SELECT 1 FROM block WHERE block.id >= ? AND block.id < ?)"
+                self._connection.execute(f"DELETE FROM series WHERE id = ? AND NOT {left}", (series, *blocks))  # noqa: S608
+            if count % STEP_ROWS == 0:
+                yield
 
     def _delete_blocks(self, series: int, first: int, end: int) -> Iterator[None]:
         for number in range(first, end, STEP_BLOCKS):
