@@ -283,10 +283,10 @@ def test_a_long_name_and_a_folder_that_cannot_be_made_stop_no_other_run(tmp_path
             run = f"{number}"
             one.put([opened(run, name=name, started=BEGIN + number), column(run, ["x"], 3), finished(run)])
         place.mkdir()
-        (place / "taken-1").write_text("no folder")
+        (place / "taken@1").write_text("no folder")
         running = mirror_to(EventFiles(place), one)
         running.poll()
-        assert running.status.error == f"taken (1): {place}/taken-1: file exists"
+        assert running.status.error == f"taken (1): {place}/taken@1: file exists"
     assert len(scalars(place)) == 6
 
 
@@ -310,7 +310,7 @@ def test_event_files_have_each_sample_once_after_a_kill_at_any_moment(tmp_path: 
             mirror_to(EventFiles(place), one).poll()
         one.put([opened("a", name="gpt/x", attempt=1), column("a", ["loss"], 30, attempt=1)])
         mirror_to(EventFiles(place), one).poll()
-    first, second = sorted(place.glob("gpt_x-a/*"))
+    first, second = sorted(place.glob("gpt_x@a/*"))
     assert scalars(place)[:100] == [
         (key, s, BEGIN + s, v) for s in range(10, 60) for key, v in (("loss", s / 4), ("lr", 0.5))
     ]
@@ -409,6 +409,39 @@ def test_mlflow_gets_the_curves_of_the_machine_and_the_media_as_artifacts(tmp_pa
         )
         running = mirror_to(mlflow.make_target(settings), one)
         assert (running.poll(), running.status.rejected) == (0.0, 1)
+
+
+def test_runs_with_one_name_and_ids_that_are_alike_stay_apart(tmp_path: Path) -> None:
+    settings, found = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}, set[str]()
+    sent = SimpleNamespace(entity="e", project="p", id="a", finish=lambda **_: None)
+    sent.define_metric = sent.log = lambda *_, **__: None
+
+    def init(**given: Any) -> Any:
+        found.add(given["id"])
+        return sent
+
+    client = SimpleNamespace(init=init, Settings=lambda **_: None)
+    to_wandb = {"project": "p", "entity": "", "mode": "offline", "directory": str(tmp_path / "w")}
+    with MlflowServer() as server, history(tmp_path) as one:
+        settings["url"] = server.url
+        for number, run in enumerate(("0123456789.x", "0123456789-x", "0123456789-x'")):
+            one.put([opened(run, name="train", started=BEGIN + number), column(run, ["x"], 3)])
+        targets = EventFiles(tmp_path / "tb"), wandb.WandbClient(to_wandb, client), mlflow.make_target(settings)
+        for number, target in enumerate(targets):
+            assert Mirror(one.database.path, Positions(tmp_path / f"{number}.db"), target).poll() == 0.0
+        assert [len(run["metrics"]) for run in server.runs.values()] == [3, 3, 3]
+    assert (len([*(tmp_path / "tb").iterdir()]), len(found)) == (3, 3)
+
+
+def test_the_name_of_a_medium_leads_to_no_artifact_of_another_run(tmp_path: Path) -> None:
+    settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}
+    with MlflowServer() as server, history(tmp_path) as one:
+        settings["url"] = server.url
+        text = [MediaItem("text", "a/../../../../run1/./x", 0, b"y", 1)]
+        one.put([opened("a"), batch_ingested(session("a"), 1, media=text)])
+        assert mirror_to(mlflow.make_target(settings), one).poll() == 0.0
+        (name,) = server.artifacts
+    assert name.rpartition("media/")[2].startswith("a/run1/x/step-")
 
 
 @pytest.mark.parametrize("status", [401, 500])

@@ -13,11 +13,12 @@ from trackside.os_errors import file_error_text
 from trackside.packing import encoded_varint
 from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State, Target
 from trackside_daemon.bridges.tensorboard.event_file import WRITER, masked_crc
+from trackside_daemon.history.files import jsonl
 from trackside_daemon.history.read.layers import cells
 from trackside_daemon.http_client.errors import Retry, SendError
 from trackside_daemon.model.text import cut_bytes, markdown_rows
 
-NAME_BYTES = 200  # of a run's folder; a file system allows 255, with the id
+NAME_BYTES = 130  # of a run's folder; a file system allows 255, with the id
 _VERSION = b"brain.Event:2"
 
 
@@ -40,7 +41,8 @@ class EventFiles(Target):
     def begin(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
         name = cut_bytes(re.sub(r"[^\w.=-]", "_", run.name)[:100], NAME_BYTES).lstrip(".") or "run"
-        folder = state.get("folder") or f"{name}-{re.sub(r'[^A-Za-z0-9_]', '_', run.id)[:8]}"
+        # The whole id, behind what no name has: else another user could choose a name and an id that lead there, too.
+        folder = state.get("folder") or f"{name}@{jsonl.folder(run.id)}"
         try:
             (self._directory / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State, Target
+from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.model.text import shown
 
@@ -54,24 +55,25 @@ class WandbClient(Target):
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
-        del run
-        return {"rows": 0, **state}
+        return state or {"rows": 0, "id": folder(run.id)}
 
     def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
         """See `Target`."""
         begin, self.refused = int(state["rows"]), []
-        self._log(run, enumerate(rows, begin), begin + len(rows))
-        return {"rows": begin + len(rows)}
+        self._log(run, state, enumerate(rows, begin), begin + len(rows))
+        return {**state, "rows": begin + len(rows)}
 
     def end(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
-        self._log(run, (), int(state["rows"]), exit_code=int(run.state in ("failed", "lost")))
+        self._log(run, state, (), int(state["rows"]), exit_code=int(run.state in ("failed", "lost")))
         return state
 
-    def _log(self, run: MirroredRun, rows: Iterable[tuple[int, Row]], count: int, exit_code: int = 0) -> None:
+    def _log(
+        self, run: MirroredRun, state: State, rows: Iterable[tuple[int, Row]], count: int, exit_code: int = 0
+    ) -> None:
         """Send rows with their numbers, after which the server must have *count* rows of the run."""
         try:
-            opened = self._opened(run)
+            opened = self._opened(run, state)
             opened.define_metric(STEP_KEY)
             opened.define_metric("*", step_metric=STEP_KEY)
             for number, row in rows:
@@ -111,7 +113,7 @@ class WandbClient(Target):
         rows = [[None if cell is None else str(cell) for cell in row] for row in found["rows"]]
         return self._wandb.Table(columns=found["columns"], data=rows)
 
-    def _opened(self, run: MirroredRun) -> Any:
+    def _opened(self, run: MirroredRun, state: State) -> Any:
         settings, directory = self._settings, self._directory()
         if settings["mode"] == "online":
             shutil.rmtree(directory, ignore_errors=True)  # the client leaves a directory with each batch
@@ -122,7 +124,7 @@ class WandbClient(Target):
             entity=settings["entity"] or None,
             mode=settings["mode"],
             dir=str(directory),
-            id=re.sub(r"[^A-Za-z0-9_-]", "-", run.id)[:120],
+            id=state.get("id") or re.sub(r"[^A-Za-z0-9_-]", "-", run.id)[:120],  # of earlier versions
             name=run.name,
             config=run.config,
             tags=run.tags or None,
