@@ -33,7 +33,7 @@ class Ray:
         self.states = {HEAD: "ALIVE", OTHER: "ALIVE"}
         self.messages: dict[str, str] = {}
         self.restarts, self.garbled = "1", False
-        self.answers, self.page = 0, PAGE
+        self.answers, self.page, self.actor = 0, PAGE, "sampler-0"
         self.token, self.given = "", list[str]()  # the token that the dashboard wants, and the headers that came
         self.redirect = ""  # where the dashboard sends to
         service = self
@@ -94,7 +94,7 @@ class Ray:
             one = {
                 "address": address,
                 "pid": pid,
-                "name": "sampler-0",
+                "name": self.actor,
                 "className": "RolloutWorker",
                 "jobId": "01000000",
             }

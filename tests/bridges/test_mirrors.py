@@ -422,6 +422,17 @@ def test_mlflow_gets_the_curves_of_the_machine_and_the_media_as_artifacts(tmp_pa
         assert (running.poll(), running.status.rejected) == (0.0, 1)
 
 
+def test_the_name_of_a_medium_leads_to_no_artifact_of_another_run(tmp_path: Path) -> None:
+    settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}
+    with MlflowServer() as server, history(tmp_path) as one:
+        settings["url"] = server.url
+        text = [MediaItem("text", "a/../../../../run1/./x", 0, b"y", 1)]
+        one.put([opened("a"), batch_ingested(session("a"), 1, media=text)])
+        assert mirror_to(mlflow.make_target(settings), one).poll() == 0.0
+        (name,) = server.artifacts
+    assert name.rpartition("media/")[2].startswith("a/run1/x/step-")
+
+
 @pytest.mark.parametrize("status", [401, 500])
 def test_an_artifact_store_that_fails_holds_up_no_other_run_and_then_has_all_media(tmp_path: Path, status: int) -> None:
     settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}

@@ -112,6 +112,7 @@ def test_differences_are_added_once_and_a_series_ends_five_minutes_after_its_las
         (b"\xff" * 100, PROTOBUF, {}, 400),
         (b"x" * 5000, JSON, {}, 413),
         (gzip.compress(b" " * 5000), JSON, {"Content-Encoding": "gzip"}, 413),
+        (gzip.compress(b"{}") + b"x", JSON, {"Content-Encoding": "gzip"}, 400),
         (b"no gzip", JSON, {"Content-Encoding": "gzip"}, 400),
         (b"{}", JSON, {"Content-Encoding": "br"}, 400),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,13 @@ def test_damage_costs_the_records_that_it_hits_also_where_blocks_end_and_records
         assert 60 - 6 <= len(left) < 60
         assert left == sorted(left)
         assert any("damaged part" in note for note in run.notes())
+
+
+def test_a_record_of_very_many_fragments_is_read_in_no_time(tmp_path: Path) -> None:
+    (tmp_path / "run-a.wandb").write_bytes(MAGIC + fragment(row(1), 2) + 30_000 * fragment(b"", 3) + fragment(b"", 4))
+    begun = time.thread_time()
+    assert [step for step, _ in rows(LogRun("a", [tmp_path / "run-a.wandb"]))] == [1]
+    assert time.thread_time() - begun < 3.0
 
 
 @pytest.mark.filterwarnings("ignore:The '.*' attribute with value:UserWarning")  # W&B's older client, newer pydantic

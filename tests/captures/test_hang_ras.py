@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
@@ -38,7 +39,7 @@ def served(answer: bytes) -> RasView | None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        view = ras_view(server.getsockname())
+        view = ras_view((), server.getsockname())
         thread.join()
     return view
 
@@ -72,7 +73,7 @@ def test_another_service_on_the_port_has_no_view(answer: bytes) -> None:
 def test_a_closed_port_has_no_view() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-    assert ras_view(address) is None
+    assert ras_view((), address) is None
 
 
 def test_an_answer_that_fills_memory_is_cut() -> None:
@@ -80,3 +81,13 @@ def test_an_answer_that_fills_memory_is_cut() -> None:
     assert view is not None
     assert len(view.lines) == 12
     assert all(line.isprintable() for line in view.lines)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a socket to another user")
+def test_only_a_user_of_the_run_answers_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        os.fchown(server.fileno(), 61202, -1)
+        assert ras_view((61201,), server.getsockname()) is None
+        server.settimeout(0.0)
+        with pytest.raises(BlockingIOError):  # it was not even asked
+            server.accept()

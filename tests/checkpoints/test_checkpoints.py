@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from checkpoints.following import WALL, Following, record_of
 from processes import DEADLINE
 
 from trackside.checkpoints.file_names import checkpoint_of
+from trackside_daemon.checkpoints import directories
 from trackside_daemon.checkpoints.audit import files
 from trackside_daemon.checkpoints.audit.request import MODULE, REFUSED, Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.directories import written_files
@@ -213,6 +215,23 @@ def test_a_file_that_a_rank_writes_is_found_and_waited_for(following: Following,
     save(path)
     following.wait(60)
     assert (following.state(path), record_of(following, path).found) == ("complete", "open")
+
+
+def test_of_the_open_files_of_a_process_only_some_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directories, "MAX_FILES", 2)
+    with ExitStack() as opened:
+        for number in range(5):
+            opened.enter_context((tmp_path / f"step-{number}.pt").open("wb"))
+        assert len([*written_files(os.getpid())]) <= 2
+
+
+def test_the_runs_of_another_user_push_out_none_of_this_one(following: Following, tmp_path: Path) -> None:
+    for number in range(directories.MAX_RUNS + 5):
+        following.open(run=f"other-{number}", owner="uid:12345")
+    path = save(tmp_path / "step-3.pt")
+    following.report(path, 3)
+    following.wait(60)
+    assert following.state(path) == "complete"
 
 
 def test_a_file_that_is_written_again_is_of_the_attempt_that_wrote_it(following: Following, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli.test_runs import Place, answering
 from histories import BEGIN, history, opened
 
+from trackside_daemon.cli.commands.capture import _save
 from trackside_daemon.model.capture import Capture, CaptureFile
 
 if TYPE_CHECKING:
@@ -41,6 +43,17 @@ def test_the_captures_of_a_run_are_listed_and_saved_with_and_without_a_daemon(tm
     (directory / files[0].name).unlink()
     refusal = place.run("captures", f"--output={tmp_path}/gone").refusal()
     assert refusal == f"capture {kept.id} has no file 'trace_0.json.gz' in {place.history}"
+
+
+def test_a_server_writes_nothing_beside_the_directory_that_the_user_named(tmp_path: Path) -> None:
+    names = ("..", ".", "", "a/../..", ".bashrc")
+    found = [{"id": id_, "files": [{"name": name} for name in names]} for id_ in names]
+    source: Any = SimpleNamespace(capture_file=lambda *_: [b"x"])
+    _save(source, found, tmp_path / "output")
+    assert [path.name for path in tmp_path.iterdir()] == ["output"]
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == len(names) ** 2
+    assert not any(path.name.startswith(".") for path in written)
 
 
 @pytest.mark.parametrize(

@@ -600,6 +600,14 @@ def test_deleting_asks_first(asked: Place) -> None:
         assert (ended.status, left) == (0, [])
 
 
+def test_a_daemon_that_is_named_is_the_only_one_that_a_deletion_asks(here: Place) -> None:
+    with answering(here) as api:
+        url, token = (here.socket.with_suffix(end).read_text().strip() for end in (".address", ".token"))
+        ended = here.run("delete", "bbbb2222", "--yes", f"--url={url}/#token={token}", where=False)
+        assert ended.out.startswith("deleted: ")
+        assert "GET /api/v1/status" not in api.asked  # by which a local one is found
+
+
 def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
     assert asked.run("show", "nosuch").refusal().startswith("run 'nosuch': there is none; the newest are gpt-small-2")
     assert "several ids begin with it: bbbb3333, bbbb2222" in asked.run("delete", "bbbb", "--yes").refusal()

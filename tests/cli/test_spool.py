@@ -42,6 +42,14 @@ def test_leftovers_of_any_place_are_sent_and_removed(start_daemon: Callable[...,
     assert run(str(elsewhere), f"--endpoint={daemon.endpoint}") == (0, "sent 0 sessions\n", "")
 
 
+def test_the_names_of_jobs_control_no_terminal(start_daemon: Callable[..., Daemon], place: Path) -> None:
+    environ = {"TRACKSIDE_SPOOL": f"{place}/elsewhere", "TRACKSIDE_ENDPOINT": f"ipc://{place}/nobody.sock"}
+    code = "import logging, trackside; logging.disable(); trackside.init('a\x1b[2J').push(step=1, loss=0.5)"
+    processes.run([sys.executable, "-c", code], env=clean_environ(environ), check=True)
+    sent = run(environ["TRACKSIDE_SPOOL"], f"--endpoint={start_daemon().endpoint}")
+    assert sent == (0, "sent 1 session: a\\x1b[2J\n", "")
+
+
 def test_spools_are_listed_with_their_runs(elsewhere: Path, place: Path) -> None:
     (elsewhere / f"{'a' * 32}.{1:016d}.spool").write_bytes(b"no spool")
     done = processes.run(command("spool", "list", str(elsewhere)), env=clean_environ({}))

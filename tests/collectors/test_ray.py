@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,15 @@ from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor import _about
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.ray.dashboard import STALE_SECONDS
-from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, SERIES, RayCollector, actor_class, actor_role
+from trackside_daemon.collectors.ray.ray import (
+    SCAN_SECONDS,
+    SERIES,
+    LocalNode,
+    RayCollector,
+    actor_class,
+    actor_role,
+    samples,
+)
 from trackside_daemon.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -294,6 +303,18 @@ def test_an_answer_without_bounds_costs_only_itself(
     assert not any(one.startswith(("node_resources", "tasks")) for one in found)
     reason = f"it has more than {SERIES} series" if what == "series" else f"{ray.url} answered more than"
     assert sum(f"the metrics port of Ray is left out: {reason}" in one.message for one in caplog.records) == 1
+
+
+def test_the_name_that_a_job_gives_its_actor_is_cut(ray: Ray, collector: RayCollector) -> None:
+    ray.actor = "generate" * 1000
+    found = eventually(lambda: page(collector))
+    assert max(len(label) for one in found for label in one.split("|")) == 200
+
+
+def test_a_line_without_an_end_is_read_in_no_time() -> None:
+    begun = time.thread_time()
+    assert [*samples(LocalNode(HEAD, 100, "", 0), "ray_tasks{" * 5000)] == []
+    assert time.thread_time() - begun < 0.5
 
 
 def test_a_node_that_answers_beside_one_that_does_not_adds_no_lines_to_the_log(

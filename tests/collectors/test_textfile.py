@@ -139,6 +139,24 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     assert values(page(tmp_path, {})) == ["m 1.0"]
 
 
+def test_a_name_that_is_not_utf8_costs_only_its_file(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.prom")).write_text("m 1\n")
+    assert values(page(tmp_path, {"a.prom": "a 1\n"})) == ["a 1.0"]
+
+
+def test_a_hard_link_does_not_show_what_only_the_daemon_may_read(tmp_path: Path) -> None:
+    directory = tmp_path / "files"
+    directory.mkdir()
+    for name, text, mode in (("api.token", "secret\n", 0o600), ("open.txt", "m 1\n", 0o644)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+        (directory / f"{name}.prom").hardlink_to(tmp_path / name)
+    collector = TextfileCollector(str(directory), ForeignFamilies())
+    assert "m" in {sample.metric.name for sample in collector.collect()}
+    assert "api.token.prom" in collector.left_out
+    assert "secret" not in collector.left_out
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links of other users")
 def test_a_link_of_another_user_does_not_show_what_only_the_daemon_may_read(tmp_path: Path) -> None:
     directory = tmp_path / "files"

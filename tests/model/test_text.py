@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from math import inf, nan
 from pathlib import Path
@@ -20,6 +21,7 @@ from trackside_daemon.model.text import (
     measured,
     number,
     percent,
+    seconds,
     times,
     with_unit,
 )
@@ -92,3 +94,11 @@ def test_a_line_of_csv_has_any_name_and_quotes_what_separates_or_is_no_letter() 
     assert csv_line(["step", "a b", "a,b", 'a"b', "a;b", "a\rb", "a\0b"]) == (
         'step,a b,"a,b","a""b","a;b","a\rb","a\0b"\n'
     )
+
+
+def test_a_text_of_digits_is_refused_as_a_duration_at_once() -> None:
+    begun = time.thread_time()
+    with pytest.raises(ValueError, match="is not a duration"):
+        seconds("1" * 20_000 + "x")
+    assert time.thread_time() - begun < 0.5
+    assert [seconds(text) for text in ("1h30m", "500ms", "1.5s", "7")] == [5400.0, 0.5, 1.5, "7"]

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 
 import processes
 import pytest
-from histories import BEGIN, history, ingested, opened
+from histories import BEGIN, history, ingested, opened, session
 from processes import DEADLINE, clean_environ, command
+from session_records import batch_ingested
 
+from trackside.limits import CODE_KEY
+from trackside.wire import MediaItem
+from trackside_daemon.cli.run import follower
 from trackside_daemon.documents import csv as csv_document
 from trackside_daemon.documents.elements import Document, Table
 from trackside_daemon.history.files.jsonl import folder
+from trackside_daemon.model.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +65,20 @@ def hostile(place: Path) -> list[str]:
     return [f"--storage.path={place}/history"]
 
 
+def on_terminal(*asked: str) -> str:
+    """Return what a command writes to a terminal."""
+    ours, theirs = os.openpty()
+    with processes.start(command(*asked), env=clean_environ(), stdout=theirs) as process:
+        os.close(theirs)
+        written = b""
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 65536):
+                written += part
+        assert process.wait(DEADLINE) == 0
+    os.close(ours)
+    return written.decode().replace("\r\n", "\n")
+
+
 @pytest.mark.parametrize(
     "asked",
     [
@@ -70,16 +89,7 @@ def hostile(place: Path) -> list[str]:
     ids=" ".join,
 )
 def test_an_export_controls_no_terminal_and_is_exact_in_a_pipe(hostile: list[str], asked: list[str]) -> None:
-    ours, theirs = os.openpty()
-    with processes.start(command(*asked, *hostile), env=clean_environ(), stdout=theirs) as process:
-        os.close(theirs)
-        written = b""
-        with suppress(OSError):  # the other end is closed
-            while part := os.read(ours, 65536):
-                written += part
-        assert process.wait(DEADLINE) == 0
-    os.close(ours)
-    shown = written.decode().replace("\r\n", "\n")
+    shown = on_terminal(*asked, *hostile)
     assert shown.replace("\n", "").isprintable()
     piped = processes.run(command(*asked, *hostile), check=True).stdout
     assert len(shown.splitlines()) == len(piped.split("\n")) - piped.endswith("\n")
@@ -93,3 +103,23 @@ def test_no_file_that_is_named_after_a_run_resembles_an_option_or_is_hidden(host
     assert len(names) >= 3
     assert [name for name in names if name[0] in "-."] == []
     assert [folder(name) for name in ("-rf", ".bashrc", "--") if folder(name)[0] in "-."] == []
+
+
+@pytest.mark.parametrize("asked", [["checkpoints", "latest", "b"], ["compare", "b", "c", "--code"]], ids=" ".join)
+def test_a_path_and_the_code_of_a_training_control_no_terminal_and_are_not_escaped_in_a_pipe(
+    hostile: list[str], asked: list[str], place: Path
+) -> None:
+    path = place / f"step-1{HOSTILE}.pt"
+    path.touch()
+    with history(place / "history") as one:
+        for run in "bc":
+            code = MediaItem("text", CODE_KEY, round(BEGIN * 1e9), f"===== x.py\n\t{run}{HOSTILE}\n".encode(), 1)
+            one.put([opened(run), batch_ingested(session(run), 1, media=[code])])
+        one.put([Checkpoint("b", str(path), 0, BEGIN + 1, "event", "complete", 1, "torch", 0, None)])
+    assert on_terminal(*asked, *hostile).replace("\n", "").isprintable()
+    assert "\u202e\x9b31m" in processes.run(command(*asked, *hostile), check=True).stdout
+
+
+def test_what_a_followed_directory_holds_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    follower._warn(f"runs/{HOSTILE}: it is cut off")
+    assert capsys.readouterr().err.strip().isprintable()

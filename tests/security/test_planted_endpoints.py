@@ -35,6 +35,9 @@ class Listener:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
+    def give_to(self, uid: int) -> None:
+        os.fchown(self._socket.fileno(), uid, -1)
+
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(DEADLINE)
@@ -192,6 +195,18 @@ def test_a_daemon_at_any_address_of_this_machine_is_found(written: Path) -> None
         endpoint = endpoint_of(written / "push.sock")
         assert endpoint is not None
         assert (endpoint.address, endpoint.problem) == (f"https://{asked}:21790", "")
+
+
+@ONLY_ROOT
+def test_another_user_at_the_address_of_a_killed_daemon_gets_no_token(written: Path, listener: Listener) -> None:
+    with socket.create_server(("127.0.0.2", int(listener.address.rpartition(":")[2]))) as other:
+        os.fchown(other.fileno(), ATTACKER, -1)
+        endpoint = endpoint_of(written / "push.sock")
+        assert endpoint is not None
+        assert endpoint.problem == ""  # nobody reaches the other by this address
+    listener.give_to(ATTACKER)
+    problem = f"DIR/push.address: uid {ATTACKER} listens at {listener.address}, and not that daemon"
+    assert refusal(written, listener) == f"{problem}; restart that daemon"
 
 
 def test_in_a_directory_such_as_tmp_the_files_of_this_user_count(written: Path) -> None:

@@ -361,6 +361,11 @@ def test_the_address_is_written_for_this_user_alone_and_where_it_cannot_be_the_d
     (place / "other").write_text("mine")
     address.symlink_to(place / "other")
     second = start_daemon(*QUIET)
-    assert any(f"{address}: " in line and "commands find this daemon only with --url" in line for line in second.log)
+    assert address.read_text() == f"{second.url}\n"
+    assert not address.is_symlink()
     assert second.stop() == 0
     assert (place / "other").read_text() == "mine"
+    address.mkdir()
+    third = start_daemon(*QUIET)
+    assert any(f"{address}: " in line and "commands find this daemon only with --url" in line for line in third.log)
+    assert third.stop() == 0

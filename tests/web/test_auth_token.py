@@ -41,6 +41,12 @@ def test_a_scraper_needs_no_token(client: Any, path: str) -> None:
     assert status(client, path, "localhost") == 200
 
 
+def test_what_is_known_of_a_run_is_for_no_foreign_name(site: Any) -> None:
+    assert status(site.client(), "/-/run/gpt/live", "rebound.example") == 421
+    assert status(site.client(), "/-/run/gpt/live", "10.0.0.1") == 200  # as a kubelet asks
+    assert status(site.client(any_host=True), "/-/run/gpt/live", "node7.example") == 200
+
+
 @pytest.mark.parametrize("path", OPEN[1:])
 def test_a_probe_may_come_under_any_name(client: Any, path: str) -> None:
     assert status(client, path, "rebound.example") == 200

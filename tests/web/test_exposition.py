@@ -183,6 +183,11 @@ def test_a_page_has_this_form() -> None:
     )
 
 
+def test_half_a_character_in_a_label_costs_no_page() -> None:
+    samples = [Sample(BARE, ("\udcff",), 1.0), Sample(PLAIN, (), 1.0)]
+    assert 'trackside_steps_total{gpu="?"} 1.0' in page(Batch("s", samples))
+
+
 def test_a_series_that_was_rendered_once_is_rendered_anew_after_it_was_forgotten() -> None:
     state = State()
     for value in (1.0, 2.0):

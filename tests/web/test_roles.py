@@ -22,7 +22,7 @@ from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.roles import ROLES, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from web.conftest import Site
@@ -179,3 +179,16 @@ def test_an_old_token_that_is_kept_opens_the_api_until_its_time_is_over_also_aft
     monkeypatch.setattr("trackside_daemon.web.http.auth_token.time.time", lambda: now + 3601)
     assert restarted.role(f"Bearer {old}") is None
     assert restarted.role(f"Bearer {answer.json()['token']}") == "admin"
+
+
+def test_no_route_but_the_import_reads_a_body_without_an_end(site: Any) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield bytes(65_536)
+        pytest.fail(f"{method} {path} has read 4 MiB")
+
+    client, answers = site.client(lifecycle=True), dict[str, int]()
+    for _, method, path in requests_of(app_of(client)):
+        if method in {"POST", "PUT"} and not path.endswith("/import"):
+            answers[path] = client.ask(method, path, headers=site.key, content=endless()).status_code
+    assert answers["/api/v1/runs/7/pin"] == answers["/api/v1/silences"] == answers["/api/v1/mcp"] == 400

@@ -22,6 +22,7 @@ _EXPORT = re.compile(rb'\{"kind":"run",|\{"run": \{|"?%b"?,' % b'"?,"?'.join(nam
 HPARAMS_BYTES = 256 * 1024
 DOCUMENT_BYTES = 64 * 1024 * 1024
 MAX_FAILURES = 10_000  # places where no object begins, before the rest of a damaged document is given up
+MAX_PASSES = 16  # how many times its length may be read in vain until then
 
 
 class ExportedRun(ForeignRun):
@@ -175,11 +176,12 @@ def _whole_rows(text: str) -> list[dict[str, Any]]:
     """Return the objects with a step that are whole in a damaged document."""
     decode = json.JSONDecoder().raw_decode
     rows: list[dict[str, Any]] = []
-    at = failures = 0
-    while (at := text.find("{", at)) >= 0 and failures < MAX_FAILURES:
+    at = failures = vain = 0
+    while (at := text.find("{", at)) >= 0 and failures < MAX_FAILURES and vain < MAX_PASSES * len(text):
         try:
             row, at = decode(text, at)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            vain += getattr(error, "pos", at) - at
             failures += 1
             at += 1
             continue

@@ -1,8 +1,10 @@
 """Runs with a process on this machine, their directories and open files, and the times of the scans of these."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,8 +67,10 @@ class RunsHere:
         directory = "" if hello.about is None else hello.about.directory
         began = run.started if run is not None and run.attempt == session.attempt else record.time
         self._runs[session.run] = RunHere(session.name, session.attempt, directory, _other(owner), began)
-        while len(self._runs) > MAX_RUNS:
-            del self._runs[next(iter(self._runs))]
+        while len(self._runs) > MAX_RUNS:  # of who has most, one that has ended, else the first
+            users = Counter(one.uid for one in self._runs.values())
+            order = {id_: (users[one.uid], one.ended is not None) for id_, one in self._runs.items()}
+            del self._runs[max(order, key=order.__getitem__)]
 
     def end(self, state: RunState, now: float) -> None:
         """Apply the end of an attempt."""
@@ -98,20 +102,21 @@ def _other(uid: int) -> int | None:
 BACK_OFF_SECONDS = 60.0  # wait after the first scan that fails; twice as long after each further one
 LONGEST_BACK_OFF_SECONDS = 3600.0
 EVERY_SHAPE = ""  # of the names in a configured directory
+MAX_FILES = 16_384  # most open files of a process that are read: it may have a million
 
 
 def written_files(pid: int, proc: Path = Path("/proc")) -> Iterator[Path]:
     """Yield the files of checkpoints that a process writes now, by the names that they will have."""
     folder = f"{proc}/{pid}"
-    with suppress(OSError):
-        for number in os.listdir(f"{folder}/fd"):  # noqa: PTH208  names are enough
+    with suppress(OSError), os.scandir(f"{folder}/fd") as numbers:
+        for number in islice(numbers, MAX_FILES):
             with suppress(OSError, ValueError, StopIteration):
                 # Without a `Path` of each, since most are sockets and devices, and each process is read once a second.
-                target = os.readlink(f"{folder}/fd/{number}")  # noqa: PTH115
+                target = os.readlink(number.path)  # noqa: PTH115
                 if not target.startswith("/"):
                     continue
                 file = final_name(Path(target.removesuffix(" (deleted)")))
-                if file.suffix in SUFFIXES and _writes(Path(folder, "fdinfo", number)):
+                if file.suffix in SUFFIXES and _writes(Path(folder, "fdinfo", number.name)):
                     yield file
 
 

@@ -11,6 +11,7 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError
 from trackside_daemon.documents.elements import Document
+from trackside_daemon.model.text import shown
 
 FORMS = ("text", "markdown", "html", "csv", "json")
 SHORT = {"md": "markdown", "htm": "html", "txt": "text"}
@@ -52,10 +53,10 @@ def print_answer(value: Any, form: str, document: Callable[[], Document]) -> Non
         print_lines(written(document(), form).removesuffix("\n").split("\n"))
 
 
-def print_lines(lines: Iterable[str]) -> None:
-    """Print lines; characters that the terminal's encoding lacks are escaped."""
+def print_lines(lines: Iterable[str], *, exact: bool = False) -> None:
+    """Print lines; characters that the terminal's encoding lacks are escaped, and of *exact* ones those that could control it."""
     encoding = sys.stdout.encoding or "utf-8"
-    for line in lines:
+    for line in (shown(one.expandtabs()) for one in lines) if exact and sys.stdout.isatty() else lines:
         typer.echo(line.encode(encoding, "backslashreplace").decode(encoding))
 
 

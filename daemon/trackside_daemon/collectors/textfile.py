@@ -138,6 +138,9 @@ def _refuse_link(path: str, found: os.stat_result) -> None:
     trusted = stat.S_ISLNK(given.st_mode) and given.st_uid in {0, os.geteuid(), found.st_uid}
     if not trusted and not os.path.samestat(given, found):
         raise OSError(errno.EPERM, "a link of a user to whom the file does not belong", path)
+    # Where fs.protected_hardlinks is 0, anybody may link any file.
+    if found.st_nlink > 1 and not found.st_mode & stat.S_IROTH:
+        raise OSError(errno.EPERM, "one of several names (hard links) of a file that not all may read", path)
 
 
 class TextfileCollector:
@@ -205,6 +208,7 @@ class TextfileCollector:
         """Return a file, which may have *room* bytes; the same object if it is unchanged."""
         version: tuple[int, ...] = ()
         try:
+            path.encode()  # of one that is not UTF-8, no page and no history can have the name
             status = os.stat(path)  # noqa: PTH116
             version = status.st_ino, status.st_mtime_ns, status.st_size
             fits = status.st_size <= room
@@ -215,7 +219,7 @@ class TextfileCollector:
             if not fits or len(data) > room:
                 raise ValueError(_TOO_MUCH)  # noqa: TRY301
             return version, status.st_mtime_ns / 1e9, parse(data.decode())
-        except UnicodeDecodeError:
+        except UnicodeError:
             why = "it is not UTF-8"
         except OSError as error:
             why = file_error_text(error)

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 
 def near_name(name: str, names: Iterable[str], otherwise: str = "") -> str:
     """Return ``; did you mean NAME?`` with the nearest of *names*, whatever their case; *otherwise*, if any, when none is near."""
-    by_lower_case = {one.lower(): one for one in names}
-    near = get_close_matches(name.lower(), by_lower_case, 1)
+    # A run chooses the names of its keys and settings, and a comparison takes the square of their length.
+    by_lower_case = {one.lower(): one for one in islice(names, 10_000) if len(one) <= 64}
+    near = get_close_matches(name.lower()[:64], by_lower_case, 1)
     hint = f"did you mean {by_lower_case[near[0]]}?" if near else otherwise
     return hint and f"; {hint}"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 _ESTABLISHED, _LISTENS = "01", "0A"
 _IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
+_LOOPBACK = {4: ip_address("127.0.0.1"), 6: ip_address("::1")}
 
 
 def format_address(listener: socket.socket) -> str:
@@ -19,11 +20,11 @@ def format_address(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{host}:{port}"
 
 
-def listeners(port: int, proc: Path = Path("/proc")) -> Iterator[tuple[int, str]]:
-    """Yield the uid and the inode of each socket of this network namespace that listens on a TCP port."""
+def listeners(port: int, proc: Path = Path("/proc")) -> Iterator[tuple[int, str, IPv4Address | IPv6Address]]:
+    """Yield the uid, the inode and the address of each socket of this network namespace that listens on a TCP port."""
     for fields in _sockets(_LISTENS, proc):
-        if int(fields[1].rpartition(":")[2], 16) == port:
-            yield int(fields[7]), fields[9]
+        if _end(fields[1])[1] == port:
+            yield int(fields[7]), fields[9], _end(fields[1])[0]
 
 
 def user_of(client: tuple[str, int], server: tuple[str, int], proc: Path = Path("/proc")) -> int | None:
@@ -66,17 +67,37 @@ def _address(packed: bytes) -> IPv4Address | IPv6Address:
 
 
 def strangers(host: str, port: int, trusted: Collection[int], proc: Path = Path("/proc")) -> list[int]:
-    """Return the users who listen on a TCP port of this machine, other than root, this one and those with a *trusted* uid."""
-    known = (0, os.getuid(), *trusted)
-    others = {uid for uid, _ in listeners(port, proc) if uid not in known}
-    return sorted(others) if others and is_of_this_machine(host) else []
+    """Return the users who get connections to a TCP port of this machine, other than root, this one and those with a *trusted* uid.
+
+    A socket that listens at just this address gets them, else one at all addresses of its version, else one at all.
+    """
+    found = [(uid, address) for uid, _, address in listeners(port, proc)]
+    known, users = {0, os.getuid(), *trusted}, set[int]()
+    for one in own_addresses(host) if {uid for uid, _ in found} - known else ():
+        exact = {uid for uid, address in found if address == one}
+        wild = [(uid, address.version) for uid, address in found if address.is_unspecified]
+        users |= exact or {uid for uid, version in wild if version == one.version} or {uid for uid, _ in wild}
+    return sorted(users - known)
 
 
-def is_of_this_machine(host: str) -> bool:
-    """Return whether a name or an address is one of this machine, as ``0.0.0.0`` is; of a name, this may wait for its server."""
+def own_addresses(host: str, flags: int = 0) -> set[IPv4Address | IPv6Address]:
+    """Return the addresses that a host stands for and that are this machine's, for ``0.0.0.0`` that of loopback.
+
+    Of a name, this may wait for its server; *flags* are those of getaddrinfo(3).
+    """
+    found = set()
     with suppress(OSError, UnicodeError):
-        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+        for family, kind, _, _, place in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM, flags=flags):
+            address = _plain(str(place[0]))
+            is_own = address.is_loopback or address.is_unspecified
             with suppress(OSError), socket.socket(family, kind) as probe:
-                probe.bind(address)  # which fails with the address of another machine
-                return True
-    return False
+                # The kernel chooses the address itself as the source if it is this machine's; connect(2) of UDP sends nothing.
+                probe.connect(place)
+                is_own = is_own or _plain(probe.getsockname()[0]) == address
+            if is_own:
+                found.add(_LOOPBACK[address.version] if address.is_unspecified else address)
+    return found
+
+
+def _plain(text: str) -> IPv4Address | IPv6Address:
+    return _address(ip_address(text.partition("%")[0]).packed)

@@ -261,9 +261,9 @@ def seconds(value: object) -> object:
     """Return the seconds of a duration: ``1s``, ``500ms``, ``1h30m`` or a number of seconds."""
     if not isinstance(value, str) or re.fullmatch(r"[\d.]+", value):
         return value
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value)
-    if not parts or "".join(number + unit for number, unit in parts) != value:
+    if not re.fullmatch(r"(\d+(\.\d+)?(ms|s|m|h|d))+", value):  # a search for parts begins anew at each digit
         raise ValueError(f"{value!r} is not a duration such as 1s, 500ms or 1h30m")
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value)
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 

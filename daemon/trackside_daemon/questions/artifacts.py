@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from trackside_daemon.questions.question import History, Live
 
 MOST_LINES = 10_000  # lines of a command's output in one answer
+DIFF_SECONDS = 5.0  # after which code is not compared any further
 
 
 class Captures(Question, frozen=True, kw_only=True):
@@ -150,13 +153,29 @@ class Code(Question, frozen=True, kw_only=True):
             return {"diff": None}
         before, after = files if len(files) > 1 else ({}, *files)
         lines: list[str] = []
+        until = time.monotonic() + DIFF_SECONDS
         for name in dict.fromkeys([*after, *before]):
             if LEFT_OUT in {before.get(name), after.get(name)}:
                 lines.append(f"{name}: too large to be stored")
                 continue
-            old, new = (side.get(name, "").splitlines() for side in (before, after))
-            lines += unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm="")
+            old, new = (_Lines(side.get(name, "").splitlines()) for side in (before, after))
+            old.until = until
+            try:
+                lines += unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm="")
+            except TimeoutError:
+                lines.append(f"{name}: takes too long to be compared")
         return {"diff": lines}
+
+
+class _Lines(list[str]):
+    """Lines whose comparison with others can end, since one of lines that were chosen for it takes hours."""
+
+    until = inf
+
+    def __getitem__(self, place: Any) -> Any:
+        if time.monotonic() > self.until:
+            raise TimeoutError
+        return super().__getitem__(place)
 
 
 LEFT_OUT = "\0"

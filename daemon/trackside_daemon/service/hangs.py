@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from trackside.wire import Flight
@@ -18,6 +19,7 @@ from trackside_daemon.captures.hang.verdict import NO_ANSWER, PLACES, HangVerdic
 from trackside_daemon.captures.kinds.kind import AskRanks
 from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.collectors.process.process_tree import read_stat
+from trackside_daemon.collectors.process.ranks import ProcessStatuses
 from trackside_daemon.detectors.deaths import how_ended
 from trackside_daemon.model.capture import AlertLink
 from trackside_daemon.model.families import training as f
@@ -189,7 +191,7 @@ class Hangs:
         bodies: dict[int, Flight] = {answer.rank: answer.body for answer in answers}
         first = {rank: rank_dump(body) for rank, body in bodies.items()}
         uses_nccl = any(group.backend == "nccl" for body in bodies.values() for group in body.groups)
-        view = ras_view() if uses_nccl else None
+        view = ras_view(self._users(hang.run)) if uses_nccl else None
         # While the first question waits for ranks that are silent, the time between the two answers of the others passes.
         answered = began + max((answer.seconds for answer in answers), default=0.0)
         self._stopping.wait(max(0.0, answered + self._apart - time.monotonic()))
@@ -251,6 +253,11 @@ class Hangs:
     def _ranks(self, run: str) -> list[TrainingProcess]:
         """Return the processes of a run's ranks as of the last tick."""
         return [one for one in self._processes() if one.role == "rank" and one.run_id == run]
+
+    def _users(self, run: str) -> set[int]:
+        """Return the users who run the ranks of a run, as far as this daemon sees them."""
+        found = map(ProcessStatuses(Path("/proc")).get, (one.pid for one in self._ranks(run)))
+        return {one.uid for one in found if one is not None}
 
     def _info(self, run: str) -> dict[str, str]:
         """Return the labels of a live run, by its id."""

@@ -44,7 +44,7 @@ def render(snapshot: list[PageFamily], *, openmetrics: bool, process_metrics: Co
         starts = [series.text or _line_start(metric, series) for series in all_series]
         texts = _format_numbers(cast("list[float]", values))
         parts += [f"{start}{text}\n" for start, text in zip(starts, texts, strict=True)]
-    page = "".join(parts).encode()
+    page = "".join(parts).encode("utf-8", "replace")  # as in protobuf: one label must not cost the page
     if process_metrics is not None:
         page += _render_registry(process_metrics, openmetrics=openmetrics)
     return page + b"# EOF\n" if openmetrics else page

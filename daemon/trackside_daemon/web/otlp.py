@@ -131,4 +131,6 @@ async def _body(request: Request) -> bytes:
         data += inflated.decompress(chunk, BODY_BYTES + 1 - len(data)) if inflated else chunk
         if len(data) > BODY_BYTES or (inflated and inflated.unconsumed_tail):
             raise OverflowError(f"a request has at most {BODY_BYTES >> 20} MiB")
+        if inflated and inflated.unused_data:  # of which zlib would keep any length
+            raise ValueError("something follows the compressed body")
     return bytes(data)

@@ -94,11 +94,11 @@ class MlflowServer(Target):
     def _found(self, run: MirroredRun) -> str:
         """Return the id of a run that was created before a worker was killed; empty if there is none."""
         wanted = f"tags.`{RUN_TAG}` = '{run.id.replace(chr(39), '')}'"
-        body = {"experiment_ids": [self._experiment_number()], "filter": wanted, "max_results": 1}
+        body = {"experiment_ids": [self._experiment_number()], "filter": wanted, "max_results": 100}
         found = self._client.post("runs/search", body).get("runs") or ()
-        # It may be that of another id: a filter has no quotes in quotes.
-        own = [one for one in found if {"key": RUN_TAG, "value": run.id} in (one.get("data") or {}).get("tags", ())]
-        return str(own[0]["info"]["run_id"]) if own else ""
+        # Another id may differ in quotes, or in what the server's database takes for the same.
+        own = (one for one in found if {"key": RUN_TAG, "value": run.id} in one.get("data", {}).get("tags", ()))
+        return next((str(one["info"]["run_id"]) for one in own), "")
 
     def _created(self, run: MirroredRun) -> str:
         tags = {RUN_TAG: run.id, "trackside.tags": ",".join(run.tags), "mlflow.user": str(run.about.get("user", ""))}
@@ -141,5 +141,6 @@ def _metrics(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 
 
 def _key(key: str) -> str:
-    """Return a key with the characters that MLflow accepts."""
-    return re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII)[:250].strip("/. ") or "_"
+    """Return a key with the characters that MLflow accepts, which leads nowhere else as a path."""
+    parts = re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII)[:250].split("/")
+    return "/".join(part for part in parts if part.strip(". ")).strip(". ") or "_"

@@ -41,7 +41,7 @@ class LogFile(RecordFile):
 
     def __init__(self, path: Path, left_out: LeftOut) -> None:
         super().__init__(path, left_out, len(MAGIC))
-        self._parts: list[bytes] = []
+        self._begun: bytearray | None = None  # a record without its last fragment
         self._after = 0  # position after the last part
         self._doubted = 0
 
@@ -98,21 +98,23 @@ class LogFile(RecordFile):
             self._drop()
         if kind == _FULL:
             return data
-        if self._parts or kind == _FIRST:
-            self._parts.append(data)
-        else:  # what begins the record is damaged
+        if kind == _FIRST:
+            self._begun = bytearray()
+        if self._begun is None:  # what begins the record is damaged
             self._left_out.add(INCOMPLETE, count=kind == _LAST, size=len(data))
-        if sum(map(len, self._parts)) > RECORD_BYTES:
+            return None
+        self._begun += data
+        if len(self._begun) > RECORD_BYTES:
             self._drop()
-        elif kind == _LAST and self._parts:
-            record, self._parts = b"".join(self._parts), []
+        elif kind == _LAST:
+            record, self._begun = bytes(self._begun), None
             return record
         return None
 
     def _drop(self) -> None:
-        if self._parts:
-            self._left_out.add(INCOMPLETE, self._name, size=sum(map(len, self._parts)))
-            self._parts = []
+        if self._begun is not None:
+            self._left_out.add(INCOMPLETE, self._name, size=len(self._begun))
+            self._begun = None
 
 
 def _unpadded(data: bytes, at: int, base: int) -> int:

@@ -55,9 +55,9 @@ class WandbClient(Target):
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
-        known = re.sub(r"[^A-Za-z0-9_-]", "-", run.id)[:120]  # the id that versions before gave it
-        own = folder(run.id + ":" * ("." in run.id)).replace(".", "-")  # which no other run has
-        return {"rows": 0, "id": known if state else own, **state}
+        # Versions before gave another id, and left none here.
+        known = re.sub(r"[^A-Za-z0-9_-]", "-", run.id)[:120] if state else folder(run.id)
+        return {"rows": 0, "id": known, **state}
 
     def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
         """See `Target`."""

@@ -3,11 +3,12 @@
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from trackside_daemon.captures.hang.places import cleaned
 from trackside_daemon.captures.hang.verdict import HangVerdict, ranks_text
+from trackside_daemon.linux.socket_address import strangers
 
 ADDRESS = ("127.0.0.1", 28028)
 SECONDS = 1.0  # time limit of the whole answer
@@ -33,8 +34,10 @@ class RasView(NamedTuple):
     ahead: frozenset[int] = frozenset()
 
 
-def ras_view(address: tuple[str, int] = ADDRESS) -> RasView | None:
-    """Return what NCCL RAS reports; None if it does not answer within a second."""
+def ras_view(users: Collection[int], address: tuple[str, int] = ADDRESS) -> RasView | None:
+    """Return what NCCL RAS reports to these users; None if it does not answer within a second, or another user does."""
+    if strangers(*address, users):
+        return None
     answer, until = b"", time.monotonic() + SECONDS
     try:
         with socket.create_connection(address, SECONDS) as connection:

@@ -1,6 +1,5 @@
 """The commands capture and captures: record a run now, and list what was recorded."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,12 +101,14 @@ def captures(
 
 
 def _save(source: Source, found: Sequence[Mapping[str, Any]], output: Path) -> None:
+    from trackside_daemon.history.files.jsonl import folder  # as of an id, so of a name: it leads nowhere else
+
     try:
         for one in found:
-            directory = output / re.sub(r"[^\w.-]", "_", one["id"])
+            directory = output / folder(one["id"])
             for file in one["files"]:
                 directory.mkdir(parents=True, exist_ok=True)
-                path = directory / re.sub(r"[^\w.-]", "_", file["name"])
+                path = directory / folder(file["name"])
                 with path.open("wb") as target:
                     for chunk in source.capture_file(one["id"], file["name"]):
                         target.write(chunk)

@@ -105,7 +105,7 @@ def _print_one(run: str, candidates: Sequence[Mapping[str, Any]], *, good: bool,
     for text in skipped:
         warn(text)
     if path:
-        print_lines([path])
+        print_lines([path], exact=True)
         return
     fail(f"run {shown(run)} has no {'intact ' if good else ''}checkpoint", 1)
 

@@ -100,7 +100,7 @@ def _print_code(source: Source, runs: Sequence[Run]) -> None:
         raise CommandError(
             "--code: one of these runs has no stored code; a training stores it unless $TRACKSIDE_CODE is 0"
         )
-    print_lines(diff or ["the code is the same"])
+    print_lines(diff or ["the code is the same"], exact=True)
 
 
 def _condition(text: str) -> Condition | None:

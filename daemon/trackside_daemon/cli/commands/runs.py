@@ -362,7 +362,8 @@ def delete(
             for uid, described in found.items():
                 source.delete(uid)
                 typer.echo(f"deleted: {_named(described)}")
-        list(delete_copy(find_directory(storage_path)))  # a daemon of another user deletes only its own
+        if not url:  # a daemon of another user deletes only its own copy
+            list(delete_copy(find_directory(storage_path)))
 
 
 def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:

@@ -91,7 +91,7 @@ def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(answer)
         return
     made = answer["silence"]
-    typer.echo(f"silence {made['id']} until {clock(made['until'])}: {_matchers(made['labels'])}")
+    typer.echo(f"silence {shown(made['id'])} until {clock(made['until'])}: {_matchers(made['labels'])}")
     typer.echo(_muted(answer["firing"]))
     typer.echo(
         "alerts that Prometheus evaluates (thresholds, custom rules) need a silence in Alertmanager:\n"

@@ -90,7 +90,8 @@ def send(
         sender.stop(2.0)
     # Without the spools that jobs have begun meanwhile.
     left = {path.name.partition(".")[0] for place in wanted for path in place.glob("*.spool")} & waiting
-    typer.echo(f"sent {_shown(len(sender.sent))}{': ' if sender.sent else ''}{', '.join(sorted(set(sender.sent)))}")
+    names = ", ".join(sorted(set(sender.sent)))
+    typer.echo(shown(f"sent {_shown(len(sender.sent))}{': ' if names else ''}{names}"))
     if left:
         typer.echo(f"left {_shown(len(left))}: their processes still run, or the files cannot be read")
 

@@ -13,6 +13,7 @@ from trackside_daemon.bridges.finding import FOLLOWED
 from trackside_daemon.bridges.following import POLL_SECONDS, Follower, Stored
 from trackside_daemon.cli.sources.source import Source, SourceError
 from trackside_daemon.history.directory import HistoryError
+from trackside_daemon.model.text import shown
 
 BEHIND = "--"
 """What the followed command is behind."""
@@ -56,7 +57,7 @@ def stored_in_daemon(source: Source | None = None) -> Callable[[str], Stored]:
 
 
 def _warn(line: str) -> None:
-    print(f"trackside: --follow: {line}", file=sys.stderr)  # noqa: T201
+    print(f"trackside: --follow: {shown(line)}", file=sys.stderr)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ import base64
 import os
 import socket
 import ssl
-from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from trackside_daemon.cli.credentials_flag import FLAG, VARIABLE
 from trackside_daemon.cli.sources.source import LockedError
+from trackside_daemon.http_client.http_request import is_local
 
 _OTHER_NAME = frozenset({62, 64})  # openSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 
@@ -63,16 +63,9 @@ def authorization_for(url: str, credentials: Credentials) -> str:
     parts = urlsplit(url)
     if parts.scheme != "http" or credentials.tls is None:
         return credentials.authorization
-    if not _is_loopback(parts.hostname or ""):
+    if not is_local(parts.hostname or ""):
         raise LockedError(f"{url}: {credentials.file} has tls_config, so only https:// addresses are allowed")
     return ""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def explain_refusal(credentials: Credentials, url: str) -> str:

@@ -10,10 +10,8 @@ import os
 import re
 import socket
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -24,6 +22,7 @@ from trackside.transport.announcement import connectable
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.api_source import ApiSource
 from trackside_daemon.cli.sources.source import LockedError, Source, SourceError
+from trackside_daemon.linux.socket_address import own_addresses, strangers
 
 VARIABLE = "TRACKSIDE_STORAGE__PATH"  # variable of the daemon's setting
 
@@ -42,6 +41,8 @@ def find_history(directory: Path | None, url: str) -> Source:
     Raises:
         SourceError: The user gave both, or *url* is invalid, or the running daemon rejects the credentials.
     """
+    from trackside_daemon.cli.errors import warn
+
     if url and directory is not None:
         raise SourceError("--url and --storage.path name two histories; give only one")
     if url:
@@ -53,14 +54,14 @@ def find_history(directory: Path | None, url: str) -> Source:
     except LockedError as error:
         if directory is None:
             raise
-        _warn(str(error))
+        warn(str(error))
     for problem in _untrusted():
-        _warn(problem)
+        warn(problem)
     if directory is None and os.environ.get(VARIABLE):
         directory = Path(os.environ[VARIABLE])
     from trackside_daemon.cli.sources.file_source import FileSource  # its import takes as long as the start of Python
 
-    return FileSource(directory, _warn)
+    return FileSource(directory, warn)
 
 
 def find_daemon(url: str) -> ApiSource:
@@ -115,11 +116,9 @@ def _named(url: str) -> ApiSource:
     if parts is None:
         raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
     address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
-    token = parts.fragment.partition("token=")[2]
     local = {endpoint.address: endpoint.token for endpoint in local_endpoints() if not endpoint.problem}
-    return ApiSource(
-        address, token or local.get(address, ""), "--url also accepts the link that the daemon prints, with #token=…"
-    )
+    token = parts.fragment.partition("token=")[2] or local.get(address, "")
+    return ApiSource(address, token, "--url also accepts the link that the daemon prints, with #token=…")
 
 
 def _running() -> Iterator[LocalDaemon]:
@@ -168,10 +167,6 @@ def _same(directory: Path, other: object) -> bool:
         return bool(other) and directory.samefile(str(other))
     except (OSError, ValueError):
         return False
-
-
-def _warn(message: str) -> None:
-    print(f"trackside: {message}", file=sys.stderr)  # noqa: T201
 
 
 class DaemonAddress(NamedTuple):
@@ -265,12 +260,14 @@ def _endpoint(file: Path, directory: int) -> DaemonAddress | None:
         return DaemonAddress(file, owner, problem=file_error_text(error))
     parts = split_address(address)
     # Nothing but scheme, host and port: a path or a fragment could hide what follows the port.
-    if parts is None or address != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
+    if parts is None or not parts.port or address != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
         return DaemonAddress(file, owner, problem=f"{file}: contains no address")
-    if not _is_of_this_machine(parts.hostname or ""):
+    if not own_addresses(parts.hostname or "", socket.AI_NUMERICHOST):
         raise _UntrustedError(
             f"{file}: {parts.hostname} is not an address of this machine", "delete the file and restart that daemon"
         )
+    if others := strangers(parts.hostname or "", parts.port, ()):  # once the daemon was killed, anybody may
+        return DaemonAddress(file, owner, problem=f"{file}: uid {others[0]} listens at {address}, and not that daemon")
     return DaemonAddress(file, owner, address, token)
 
 
@@ -290,9 +287,13 @@ def _read(path: Path, directory: int, closed: int) -> str:
         # O_NONBLOCK: a FIFO would block the command.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path.name, flags, dir_fd=directory)
-        with os.fdopen(_regular(descriptor), "rb") as file:
+        try:
             status = os.fstat(descriptor)
-            content = file.read(FILE_BYTES)
+            if stat.S_IFMT(status.st_mode) not in {stat.S_IFREG, stat.S_IFDIR}:  # a directory fails below
+                raise OSError(errno.EINVAL, "not a regular file")
+            content = os.read(descriptor, FILE_BYTES)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _UntrustedError(f"{path} is a symbolic link", "delete it and restart that daemon") from None
@@ -306,35 +307,3 @@ def _read(path: Path, directory: int, closed: int) -> str:
         raise _UntrustedError(f"others may {use} {path}", f"run: chmod 600 {path}")
     text = content.decode("latin-1").strip()
     return text if _VISIBLE.fullmatch(text) else ""
-
-
-def _regular(descriptor: int) -> int:
-    """Return the descriptor of a regular file; close another.
-
-    Raises:
-        OSError: It is something else.
-    """
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    raise OSError(errno.EINVAL, "not a regular file")
-
-
-def _is_of_this_machine(host: str) -> bool:
-    """Return whether what is sent to an IP address stays on this machine."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if address.is_loopback:
-        return True
-    # The kernel chooses the address itself as the source if it is one of this machine; connect(2) of UDP sends nothing.
-    try:
-        with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            return ip_address(probe.getsockname()[0].partition("%")[0]) == address
-    except (OSError, ValueError):
-        return False

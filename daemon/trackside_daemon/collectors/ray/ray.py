@@ -30,10 +30,10 @@ _ROLES = (
 _ID = re.compile(r"[0-9a-f]{16,64}")
 _NOT_ACTORS = frozenset(("IDLE", "DashboardAgent", "RuntimeEnvAgent"))
 _PORT_DIGITS = 8
-_NAME_LENGTH = 200  # characters of a resource, a state or a class
+_NAME_LENGTH = 200  # characters of a label: any job names actors and resources
 
-# A line of the text format: the name, its labels and the value.
-_LINE = re.compile(r"(ray_resources|ray_object_store_(?:used|available)_memory|ray_tasks)\{(.*)\} (\S+)")
+# A line of the text format: the name, its labels and the value. Begun anywhere in a long line, a search would last for days.
+_LINE = re.compile(r"^(ray_resources|ray_object_store_(?:used|available)_memory|ray_tasks)\{(.*)\} (\S+)", re.MULTILINE)
 _LABEL = re.compile(rf'\b(Name|State)="([^"\\]{{0,{_NAME_LENGTH}}})"')
 _ENDED = frozenset(("FINISHED", "FAILED"))
 
@@ -118,7 +118,7 @@ def samples(node: LocalNode, text: str) -> Iterator[Sample]:
     """Yield the samples of a node from the text of its metrics port; tasks without labels of a node, to be summed."""
     store: dict[str, float] = {}
     for name, labels, value in (line.groups() for line in _LINE.finditer(text)):
-        has = dict(_LABEL.findall(labels))
+        has = {label[1]: label[2] for label in _LABEL.finditer(labels)}  # of which a line may repeat millions
         number, state = float(value), has.get("State", "")
         if name == "ray_resources":
             yield Sample(f.RESOURCES, (node.id, has.get("Name", ""), state.lower()), number)
@@ -237,9 +237,9 @@ class RayCollector:
         for worker in self._workers:
             node = by_pid.get(worker.parent)
             actor = None if node is None else self._cluster.actors.get((node, worker.pid))
-            kind = (actor.class_name or "") if actor else actor_class(worker.title)
+            kind = (actor.class_name or "")[:_NAME_LENGTH] if actor else actor_class(worker.title)
             if node is not None and kind:
-                name, job = (actor.name or "", actor.job_id) if actor else ("", "")
+                name, job = ((actor.name or "")[:_NAME_LENGTH], actor.job_id[:_NAME_LENGTH]) if actor else ("", "")
                 found.append(Sample(f.ACTOR, (str(worker.pid), name, kind, actor_role(name, kind), job, node), 1.0))
         return found[:ACTORS]
 
@@ -313,7 +313,8 @@ def _summed(found: Iterable[Sample], most: int = SERIES) -> list[Sample]:
     """
     total: dict[tuple[Metric, tuple[str, ...]], float] = {}
     for metric, labels, value in found:
-        total[metric, labels] = total.get((metric, labels), 0.0) + value  # type: ignore[operator]
+        key = metric, tuple([label[:_NAME_LENGTH] for label in labels])
+        total[key] = total.get(key, 0.0) + value  # type: ignore[operator]
         if len(total) > most:
             raise ValueError(f"it has more than {most} series")
     return [Sample(metric, labels, value) for (metric, labels), value in total.items()]

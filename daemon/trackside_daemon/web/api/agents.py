@@ -19,7 +19,7 @@ from trackside_daemon.model.capture_limits import CaptureBody
 from trackside_daemon.questions.artifacts import Capture
 from trackside_daemon.questions.question import Question
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.history_access import HistoryAccess, json_response, parsed
+from trackside_daemon.web.api.history_access import HistoryAccess, body_of, json_response, parsed
 from trackside_daemon.web.api.waits import WaitCondition, Waits
 from trackside_daemon.web.http.roles import ROLE, permits
 from trackside_daemon.web.http.server import wait_for_disconnect
@@ -57,11 +57,7 @@ class AgentsApi:
 
     async def send_message(self, request: Request) -> Response:
         """Answer an agent's message of the Model Context Protocol."""
-        data = b""
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > MESSAGE_BYTES:
-                raise HTTPException(400, f"a message has at most {MESSAGE_BYTES} bytes")
+        data = await body_of(request, MESSAGE_BYTES)
         asked = parsed(MessageParameters, request).actions
         actions = asked and self._actions and permits(request.scope.get(ROLE), "write")
         answering = asyncio.ensure_future(self._protocol.answer(data, actions=actions))

@@ -61,8 +61,7 @@ class AlertsApi:
 
     async def dismiss_alert(self, request: Request) -> Response:
         """Mark an alert as a false alarm."""
-        shape = '{"dismissed": true, "comment": TEXT}'
-        wanted = decoded_body(await request.body(), DismissBody, shape)
+        wanted = await decoded_body(request, DismissBody, '{"dismissed": true, "comment": TEXT}')
         asked = parsed(Alert, request)
         alert = await self._history.answer(asked)
         note = dismissal(alert, time.time() if wanted.dismissed else None, wanted.comment)
@@ -72,7 +71,7 @@ class AlertsApi:
 
     async def test_alert(self, request: Request) -> Response:
         """Raise TestAlert, to check that notifications arrive."""
-        wanted = decoded_body(await request.body(), TestBody, '{"severity": "warning", "run": "NAME"}')
+        wanted = await decoded_body(request, TestBody, '{"severity": "warning", "run": "NAME"}')
         run, name = await self._history.read(lambda connection: _resolve_run(connection, wanted.run))
         now = time.time()
         try:
@@ -88,7 +87,7 @@ class AlertsApi:
     async def add_silence(self, request: Request) -> Response:
         """Mute notifications of some alerts for a while."""
         shape = '{"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS, "comment": TEXT}'
-        wanted = decoded_body(await request.body(), SilenceBody, f"{shape}, for {MAX_SILENCE_SECONDS:.0f} s at most")
+        wanted = await decoded_body(request, SilenceBody, f"{shape}, for {MAX_SILENCE_SECONDS:.0f} s at most")
         await self._check_name(wanted.labels.get("alert", "*"))
         now = time.time()
         silence = Silence(secrets.token_hex(4), wanted.labels, now, now + wanted.seconds, wanted.comment)

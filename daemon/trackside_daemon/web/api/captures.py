@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -12,9 +11,7 @@ from trackside_daemon.captures.captures import CaptureError, CaptureRequest, Cap
 from trackside_daemon.model.capture import Capture, as_json
 from trackside_daemon.model.capture_limits import CaptureBody, OptionError
 from trackside_daemon.questions.artifacts import find_capture
-from trackside_daemon.web.api.history_access import HistoryAccess, json_response, unchanged
-
-_decode = msgspec.json.Decoder(CaptureBody).decode
+from trackside_daemon.web.api.history_access import HistoryAccess, decoded_body, json_response, unchanged
 
 
 class CapturesApi:
@@ -33,10 +30,7 @@ class CapturesApi:
 
     async def begin_capture(self, request: Request) -> Response:
         """Begin a capture of a run."""
-        try:
-            body = _decode(await request.body() or b"{}")
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise HTTPException(400, f"the body cannot be used: {error}") from None
+        body = await decoded_body(request, CaptureBody, '{"kind": "profile", "steps": 10, …}')
         run = await self._history.resolve(request)
         try:
             return json_response(await self.begin(run, body))
@@ -54,11 +48,10 @@ class CapturesApi:
             options = body.options()
         except OptionError as error:
             raise HTTPException(400, str(error)) from None
+        ranks = tuple(sorted(set(body.ranks)))
 
         def begin() -> Capture:
-            asked = CaptureRequest(
-                run, self._attempt(run), body.kind, body.trigger, tuple(sorted(set(body.ranks))), options
-            )
+            asked = CaptureRequest(run, self._attempt(run), body.kind, body.trigger, ranks, options)
             return self._captures.begin(asked)
 
         return as_json(await self._history.run_in_thread(begin))
@@ -70,9 +63,6 @@ class CapturesApi:
         path = self._captures.store.path(capture, name)
         if path is None:
             raise HTTPException(404, f"capture {capture.id} has no file {name!r}")
-        headers, known = unchanged(request, f"{capture.id}_{name}")
-        if known is not None:
-            return known
-        return FileResponse(
-            path, headers=headers, media_type="application/octet-stream", filename=f"{capture.id}_{name}"
-        )
+        whole = f"{capture.id}_{name}"
+        headers, known = unchanged(request, whole)
+        return known or FileResponse(path, headers=headers, media_type="application/octet-stream", filename=whole)

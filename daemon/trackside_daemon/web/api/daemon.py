@@ -54,9 +54,8 @@ class DaemonApi:
 
     async def rotate_token(self, request: Request) -> Response:
         """Replace the token of the API, and with it the tokens of all roles."""
-        keep = decoded_body(
-            await request.body(), RotateBody, f'{{"keep": SECONDS}}, {MAX_KEEP_SECONDS:.0f} at most'
-        ).keep
+        shape = f'{{"keep": SECONDS}}, {MAX_KEEP_SECONDS:.0f} at most'
+        keep = (await decoded_body(request, RotateBody, shape)).keep
         try:
             self._token.rotate(keep)
         except OSError as error:
@@ -86,7 +85,8 @@ class GpuApi:
 
     async def pause_gpu(self, request: Request) -> Response:
         """Pause GPU readings and release the GPUs, so that they can be reset or removed."""
-        seconds = _pause_seconds(await request.body())
+        shape = f'{{"for": SECONDS}}, {MAX_PAUSE_SECONDS:.0f} at most, or {{"for": null}} for no end'
+        seconds = (await decoded_body(request, PauseBody, shape)).seconds
         # In a thread, because the pause waits some seconds for the worker's end, and the event loop serves all other
         # requests.
         released = await run_in_threadpool(self._nvml.pause, seconds)
@@ -127,9 +127,3 @@ class RotateBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a rotation: seconds for which the old token stays valid."""
 
     keep: Annotated[float, msgspec.Meta(ge=0, le=MAX_KEEP_SECONDS)] = 0.0
-
-
-def _pause_seconds(body: bytes) -> float | None:
-    """Return the seconds of ``{"for": 600}``; None for no end, also for an empty body."""
-    shape = f'{{"for": SECONDS}}, {MAX_PAUSE_SECONDS:.0f} at most, or {{"for": null}} for no end'
-    return decoded_body(body, PauseBody, shape).seconds

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
@@ -133,7 +132,7 @@ class HistoryApi:
 
     async def describe_run(self, request: Request) -> Response:
         """Set the name, the notes or the tags of a run."""
-        wanted = decoded_body(await request.body(), DescribeBody, '{"name": …, "notes": …, "tags": […]}')
+        wanted = await decoded_body(request, DescribeBody, '{"name": …, "notes": …, "tags": […]}')
         uid = await self._history.resolve(request)
         changes = msgspec.structs.asdict(wanted)
         await self._history.change(lambda store: run_changes.describe(store, uid, **changes))
@@ -141,7 +140,7 @@ class HistoryApi:
 
     async def annotate_run(self, request: Request) -> Response:
         """Write a note at a step or time of a run."""
-        wanted = decoded_body(await request.body(), AnnotationBody, '{"text": TEXT, "step": 1200, "time": SECONDS}')
+        wanted = await decoded_body(request, AnnotationBody, '{"text": TEXT, "step": 1200, "time": SECONDS}')
         uid = await self._history.resolve(request)
         moment = time.time() if wanted.time is None else wanted.time
         text = wanted.text.strip()
@@ -201,7 +200,7 @@ class HistoryApi:
 
     async def pin_run(self, request: Request) -> Response:
         """Pin a run, so that the history limits do not delete it, or unpin it."""
-        pinned = decoded_body(await request.body(), PinBody, '{"pinned": true} or {"pinned": false}').pinned
+        pinned = (await decoded_body(request, PinBody, '{"pinned": true} or {"pinned": false}')).pinned
         uid = await self._history.resolve(request)
         await self._history.change(lambda store: run_changes.pin(store, uid, pinned=pinned))
         return json_response({"pinned": pinned})
@@ -274,7 +273,11 @@ class HistoryApi:
                 size = 0
                 async for piece in request.stream():
                     size += len(piece)
-                    _check_size(size, limit, directory)
+                    if size > limit:
+                        room = (
+                            f"has room for a file of {byte_size(limit)}; free disk space, or import the file in parts"
+                        )
+                        raise HTTPException(507, f"{directory}: {room}")  # noqa: TRY301
                     # In a thread, because a disk that does not answer would stop the event loop.
                     await run_in_threadpool(file.write, piece)
                 await run_in_threadpool(file.seek, 0)
@@ -289,14 +292,6 @@ class HistoryApi:
         except ClientDisconnect:
             raise HTTPException(400, "the upload was interrupted") from None
         return io.BufferedReader(file.detach())
-
-
-def _check_size(size: int, limit: int, directory: Path) -> None:
-    if size > limit:
-        raise HTTPException(
-            507,
-            f"{directory}: has room for a file of {byte_size(limit)}; free disk space, or import the file in parts",
-        )
 
 
 def _no_process_error(request: Request) -> HTTPException:

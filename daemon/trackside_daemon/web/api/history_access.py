@@ -44,6 +44,7 @@ MAX_REST_SECONDS = 2.0  # seconds
 BURST_SECONDS = 0.25  # without a rest, after a thread had nothing to do: the charts of a page that opens
 
 CHANGE_TIMEOUT = 15.0
+BODY_BYTES = 2**20  # of a request that brings no file
 
 log = logging.getLogger("trackside")
 
@@ -183,10 +184,20 @@ def parsed(kind: type[Q], request: Request) -> Q:
         raise HTTPException(400, str(error)) from None
 
 
-def decoded_body(body: bytes, kind: type[T], shape: str) -> T:
+async def body_of(request: Request, most: int = BODY_BYTES) -> bytes:
+    """Return the body of a request, which would fill the memory if it had no end."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > most:
+            raise HTTPException(400, f"the body has at most {most:,} bytes")
+    return bytes(data)
+
+
+async def decoded_body(request: Request, kind: type[T], shape: str) -> T:
     """Return the body of a request, which may be empty; an error says its *shape*."""
     try:
-        return msgspec.json.decode(body.strip() or b"{}", type=kind)
+        return msgspec.json.decode((await body_of(request)).strip() or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HTTPException(400, f"the body must be {shape} ({str(error)[:200]})") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from trackside.redact import redact_command
+from trackside_daemon.linux.user_names import user_name
 from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.web.api.history_access import decoded_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,12 +58,9 @@ class ProcessesApi:
 
     async def end_process(self, request: Request) -> Response:
         """Ask a process of a training to end, by SIGTERM."""
-        try:
-            pid = int(request.path_params["pid"])
-            wanted = msgspec.json.decode(await request.body(), type=EndBody)
-        except (msgspec.MsgspecError, ValueError):
-            raise HTTPException(400, 'the path must have a pid, and the body be {"started": …}') from None
-        process = next((one for one in self._newest() if one.pid == pid), None)
+        wanted = await decoded_body(request, EndBody, '{"started": …}')
+        pid = request.path_params["pid"][:20]
+        process = next((one for one in self._newest() if str(one.pid) == pid), None)
         if process is None or process.started is None or abs(process.started - wanted.started) > 1:
             raise HTTPException(409, f"process {pid}: no such process of a training; load the list again")
         try:
@@ -71,7 +69,7 @@ class ProcessesApi:
             raise HTTPException(409, f"process {pid}: has ended already") from None
         except PermissionError:
             raise HTTPException(403, f"process {pid}: belongs to another user than the daemon") from None
-        return JSONResponse({"pid": pid, "signal": "SIGKILL" if wanted.kill else "SIGTERM"})
+        return JSONResponse({"pid": process.pid, "signal": "SIGKILL" if wanted.kill else "SIGTERM"})
 
     def _signal(self, process: TrainingProcess, number: int) -> None:
         """Send a signal to a process, which has to be of the same user as its rank (pidfd_send_signal(2)).
@@ -80,11 +78,8 @@ class ProcessesApi:
         """
         handle = os.pidfd_open(process.pid)
         try:
-            ranks = [
-                one.pid
-                for one in self._newest()
-                if one.role == "rank" and (one.run_id, one.rank) == (process.run_id, process.rank)
-            ]
+            wanted = ("rank", process.run_id, process.rank)
+            ranks = [one.pid for one in self._newest() if (one.role, one.run_id, one.rank) == wanted]
             if len({self._owner(pid) for pid in (process.pid, *ranks)}) > 1:
                 raise HTTPException(403, f"process {process.pid}: belongs to another user than its training")
             if not _is_same(process):
@@ -98,21 +93,10 @@ class ProcessesApi:
 
     def _list(self) -> list[dict[str, Any]]:
         on_gpus = self._on_gpus()
-        trainings = self._newest()
-        listed = [
-            {**process._asdict(), **self._details(process.pid), "gpus": on_gpus.pop(process.pid, [])}
-            for process in trainings
-        ]
-        return listed + [
-            {
-                "pid": pid,
-                "parent": None,
-                "role": "gpu",
-                "comm": self._comm(pid),
-                "run": None,
-                **self._details(pid),
-                "gpus": gpus,
-            }
+        rows = [{**one._asdict(), **self._details(one.pid), "gpus": on_gpus.pop(one.pid, [])} for one in self._newest()]
+        alone = {"parent": None, "role": "gpu", "run": None}
+        return rows + [
+            {"pid": pid, **alone, "comm": self._comm(pid), **self._details(pid), "gpus": gpus}
             for pid, gpus in sorted(on_gpus.items())
         ]
 
@@ -133,7 +117,7 @@ class ProcessesApi:
         except OSError:
             return {"user": None, "command": None}
         words = redact_command(command.decode(errors="replace").rstrip("\0").split("\0"))
-        return {"user": _user(owner), "command": " ".join(words)[:MAX_COMMAND] or None}
+        return {"user": user_name(owner) or str(owner), "command": " ".join(words)[:MAX_COMMAND] or None}
 
     def _comm(self, pid: int) -> str:
         try:
@@ -149,10 +133,3 @@ def _is_same(process: TrainingProcess) -> bool:
         return process.started is not None and abs(psutil.Process(process.pid).create_time() - process.started) <= 1
     except psutil.Error:
         return False
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,10 @@ def _explain(setting: str, address: str, family: int, target: tuple[Any, ...], e
 
 
 def _is_free(family: int, target: tuple[Any, ...]) -> bool:
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(target)
-        except OSError:
-            return False
+    with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind(target)
         return True
+    return False
 
 
 def _listening_process(port: int) -> str:
@@ -80,7 +79,7 @@ def _listening_process(port: int) -> str:
 
     /proc/PID/fd maps the inode of its socket to a process.
     """
-    inodes = {f"socket:[{inode}]" for _, inode in listeners(port)}
+    inodes = {f"socket:[{inode}]" for _, inode, _ in listeners(port)}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if any(str(descriptor.readlink()) in inodes for descriptor in (process / "fd").iterdir()):
@@ -109,12 +108,9 @@ def security_warnings(address: str, web_config: ConfigFile) -> Iterator[str]:
 
 def write_url_file(url: str, path: Path) -> None:
     """Write the daemon's URL to a file next to the token's, where trackside commands find it."""
+    from trackside_daemon.web.http.auth_token import write_private  # which the first lines of a start must not import
+
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(path, flags, 0o600), "w") as file:
-            # The mode of open() does not apply to a file that an earlier daemon left.
-            os.fchmod(file.fileno(), 0o600)
-            file.write(f"{url}\n")
+        write_private(path, url)
     except OSError as error:
-        reason = os_error_text(error)
-        log.warning("%s: %s; commands find this daemon only with --url", path, reason)
+        log.warning("%s: %s; commands find this daemon only with --url", path, os_error_text(error))

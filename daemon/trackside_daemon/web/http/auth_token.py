@@ -62,8 +62,8 @@ class Token:
             self.value = secrets.token_urlsafe(24)
             # On a full disk, the daemon starts all the same, with a token for this time.
             with suppress(OSError):
-                _write(stored, self.value)
-        _write(path, self.value)
+                write_private(stored, self.value)
+        write_private(path, self.value)
 
     def rotate(self, keep: float = 0.0) -> None:
         """Replace the token by a new one; the old one opens nothing any more once *keep* seconds are over.
@@ -72,8 +72,8 @@ class Token:
             OSError: A file cannot be written, so the old token stays.
         """
         value, until = secrets.token_urlsafe(24), time.time() + keep
-        _write(self._stored, f"{value} {self.value} {until:.0f}" if keep else value)
-        _write(self.path, value)
+        write_private(self._stored, f"{value} {self.value} {until:.0f}" if keep else value)
+        write_private(self.path, value)
         self.value, self._old, self._old_until = value, self.value, until if keep else 0.0
 
     def role(self, authorization: str) -> Role | None:
@@ -110,18 +110,18 @@ def _read(path: Path) -> tuple[str, str, float]:
     return "", "", 0.0
 
 
-def _write(path: Path, token: str) -> None:
-    # With O_EXCL, neither a link nor an open descriptor of the old file can get the new token.
+def write_private(path: Path, text: str) -> None:
+    """Write a line to a file that only this user can read; neither a link nor an open descriptor of an old one gets it."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(token + "\n")
+        file.write(text + "\n")
 
 
 class TokenMiddleware:
     """Middleware that checks the Host header, the token and the role; an endpoint of the API may need a higher role.
 
-    Reading ``/metrics`` and ``/-/…`` needs no token. All other paths require one of the daemon's host names; the API and
-    all methods that change something also require the token. Credentials of the web configuration replace both checks,
+    Reading ``/metrics`` and ``/-/…`` needs no token. All but the probes requires a host name of the daemon; the API
+    and all methods that change something also require the token. Credentials of the web configuration replace both checks,
     because a browser sends them only to the host name for which it stores them. A browser also sends them when another
     site triggers the request, so requests from other sites must not change anything.
 
@@ -159,9 +159,9 @@ class TokenMiddleware:
         foreign = changes and not _is_same_site(scope, headers)
         message = "a page of another site must not change anything here"
         cross_site = error_response(403, "cross_site", message) if foreign else None
-        if path.startswith("/-/") and not changes:
+        is_metrics = (path == "/metrics" or path.startswith("/-/run/")) and not changes
+        if path.startswith("/-/") and not (changes or is_metrics):
             return None
-        is_metrics = path == "/metrics" and not changes
         is_api = path.startswith("/api/")
         if role := scope.get(ROLE):
             needed: Role = "metrics" if is_metrics else "admin" if changes and not is_api else "read"
