@@ -123,7 +123,8 @@ def test_a_plan_with_unreadable_values_costs_the_plan_and_not_the_run(
 @pytest.mark.parametrize(
     ("plan", "seen", "missed"),
     [
-        (ProfilePlan(10, 0, (0, 1, 9)), ((500, 0.5), (600, 2.1)), "epoch 1, 9"),
+        (ProfilePlan(10, 0, (0, 1, 9)), ((500, 0.5), (600, 2.1)), "epochs 1 and 9"),
+        (ProfilePlan(10, 0, tuple(range(20))), ((500, 0.5), (600, 2.1)), "epochs 1 and 3 to 19"),
         (ProfilePlan(10, 50), ((20, None),), "step 50"),
         (ProfilePlan(10, 5), ((20, None),), ""),
     ],

@@ -16,7 +16,7 @@ from processes import LEAN, clean_environ, command, eventually
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor import _about, _notifications, _spool, _storage
-from trackside_daemon.cli.commands.doctor_gpu import _ranges, check
+from trackside_daemon.cli.commands.doctor_gpu import check
 from trackside_daemon.cli.sources import daemon_lookup
 from trackside_daemon.nvml.readers.unsupported import WHY
 
@@ -67,7 +67,7 @@ def test_a_gpu_that_answers_and_is_sick_is_named(grave: bool, level: str) -> Non
     lines = report_of(WELL, gpu(0), sick)
     why = "Xid 94, 2 since the daemon began; " * grave
     assert f"{level} gpu 1: NVIDIA H100 GPU-1: {why}its clocks are kept down by hw_thermal" in lines
-    assert "ok gpu 0-1: NVIDIA H100: all requested families are measured" in lines
+    assert "ok gpu 0 and 1: NVIDIA H100: all requested families are measured" in lines
 
 
 def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place: Path, spool: Path) -> None:
@@ -77,7 +77,7 @@ def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place:
     assert status == 0
     assert [line.partition(":")[0] for line in lines] == [
         *("ok   daemon", "ok   push", "ok   spool", "ok   storage", "warn notifications"),
-        *("ok   driver", "ok   gpus", "ok   gpu 0-2"),
+        *("ok   driver", "ok   gpus", "ok   gpu 0 to 2"),
     ]
     assert lines[0].endswith(f" serves {daemon.url}")
     assert f"push to {daemon.endpoint}" in lines[1]
@@ -100,7 +100,7 @@ def test_without_a_daemon_the_driver_is_asked_and_only_the_daemon_fails(place: P
     status, lines = run(place, TRACKSIDE_STORAGE__PATH=str(place / "history"))
     assert status == 1
     assert [line.partition(":")[0] for line in lines] == [
-        *("FAIL daemon", "warn push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-1"),
+        *("FAIL daemon", "warn push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0 and 1"),
     ]
     assert lines[0].endswith("answers; start one with: trackside daemon")
     assert lines[1] == f"warn push: training jobs find no daemon at ipc://{place}/push.sock (not found), and spool"
@@ -206,7 +206,7 @@ def test_gpus_that_are_alike_share_a_line_and_one_that_is_lost_has_its_own() -> 
         "ok driver: NVIDIA 580.95, CUDA 13.0",
         "ok gpus: 5, as expected",
         f"FAIL gpu 2: NVIDIA H100 GPU-2: does not answer; {SEE}; reset it with nvidia-smi --gpu-reset, or reboot",
-        "ok gpu 0-1, 3: NVIDIA H100: all requested families are measured",
+        "ok gpu 0, 1 and 3: NVIDIA H100: all requested families are measured",
         "ok gpu 4: NVIDIA T4: all requested families are measured",
     ]
 
@@ -237,10 +237,6 @@ def test_gpus_that_are_left_alone_are_reported_with_how_to_go_on(until: Any, sho
     (line,) = report_of({"expected": 0, "error": "paused", "absent": True, "paused_until": until})
     assert line.startswith(f"warn driver: not read: paused until {shown}")
     assert line.endswith("; trackside resume-gpu ends the pause")
-
-
-def test_indexes_are_printed_in_ranges() -> None:
-    assert [_ranges(indexes) for indexes in ([0], [1, 0], [0, 1, 2, 5, 7, 6])] == ["0", "0-1", "0-2, 5-7"]
 
 
 def test_a_note_that_cannot_be_read_is_reported_with_the_reason(place: Path) -> None:

@@ -21,7 +21,9 @@ from trackside_daemon.model.text import (
     measured,
     number,
     percent,
+    ranges,
     seconds,
+    some,
     times,
     with_unit,
 )
@@ -102,3 +104,9 @@ def test_a_text_of_digits_is_refused_as_a_duration_at_once() -> None:
         seconds("1" * 20_000 + "x")
     assert time.thread_time() - begun < 0.5
     assert [seconds(text) for text in ("1h30m", "500ms", "1.5s", "7")] == [5400.0, 0.5, 1.5, "7"]
+
+
+def test_names_and_numbers_are_listed_up_to_a_limit() -> None:
+    assert [some([*"abcd"][:count], 2) for count in (1, 2, 4)] == ["a", "a, b", "a, b and 2 more"]
+    found = [ranges(numbers) for numbers in ([0], [1, 0], [0, 1, 2, 5, 7, 6], range(0, 99, 3))]
+    assert found == ["0", "0 and 1", "0 to 2 and 5 to 7", "0, 3, 6, 9, 12, 15, 18, 21 and more"]

@@ -22,6 +22,7 @@ from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Alert, AlertNote
 from trackside_daemon.model.state import State
+from trackside_daemon.model.text import ranges
 
 SLOW = ("SlowStep", "ThroughputRegression", "StragglerRank", "GpuUnderutilized", "DataLoaderBottleneck")
 FULL = ("HostMemoryLeak", "GpuMemoryLeak")
@@ -238,8 +239,8 @@ class PlannedCaptures:
     @staticmethod
     def _log_missed(run: str, plan: ProfilePlan, begun: Mapping[int, float | None]) -> None:
         """Name what a run that has ended did not reach."""
-        if missed := [str(one) for one in plan.epochs or (0,) if begun.get(one, inf) is not None]:
-            what = f"epoch {', '.join(missed)}" if plan.epochs else f"step {plan.warmup}"
+        if missed := [one for one in plan.epochs or (0,) if begun.get(one, inf) is not None]:
+            what = f"epoch{'s' if len(missed) > 1 else ''} {ranges(missed)}" if plan.epochs else f"step {plan.warmup}"
             text = "run %s has no profile of %s, as its plan has it: the run ended before, or the epoch lasted less than a second"
             log.warning(text, run, what)
 

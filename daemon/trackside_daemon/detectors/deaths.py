@@ -9,7 +9,7 @@ from trackside_daemon.detectors.run_view import RankProgress, RunClock, labels_o
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.recent import Recent
 from trackside_daemon.model.records import Alert, BatchIngested, Event
-from trackside_daemon.model.text import number
+from trackside_daemon.model.text import number, some
 from trackside_daemon.model.troubles import TROUBLES
 
 OLD = 900.0  # age in seconds above which a death is not reported
@@ -281,9 +281,8 @@ def _many(user: str, deaths: Sequence[Death], over: tuple[float, str] | None = N
     if over is not None:
         return Finding("TrainingProcessDied", "critical", labels, *over, over=True)
     names = [death.name for death in deaths]
-    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     whose = f" of {user}" if user else ""
-    summary = f"more than {MANY} runs{whose} died or are lost within a minute, also {', '.join(names[:NAMED])}{more}"
+    summary = f"more than {MANY} runs{whose} died or are lost within a minute, also {some(names, NAMED)}"
     text = TROUBLES["TrainingProcessDied"].advice("many")
     found = Finding("TrainingProcessDied", "critical", labels, deaths[0].time, summary, text)
     return found._replace(evidence={"runs": [death.run for death in deaths[:RUNS]]})

@@ -10,7 +10,7 @@ from trackside_daemon.detectors.run_view import RankProgress, RunAlert, RunClock
 from trackside_daemon.model.finding import Finding, Severity
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.stall import standing
-from trackside_daemon.model.text import duration, moment, number
+from trackside_daemon.model.text import duration, moment, number, some
 from trackside_daemon.model.time_ledger import SYNC_PHASES
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -207,5 +207,5 @@ def _numbers(ranks: Sequence[RankProgress]) -> str:
     """Return ``1, 5 and 7``; of many, only the first."""
     numbers = [str(rank.number) for rank in ranks]
     if len(numbers) > NAMED:
-        return f"{', '.join(numbers[:NAMED])} and {len(numbers) - NAMED} more"
+        return some(numbers, NAMED)
     return f"{', '.join(numbers[:-1])} and {numbers[-1]}"

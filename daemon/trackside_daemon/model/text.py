@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 GAP = "  "  # between the columns of a table
+MAX_RANGES = 8  # most ranges of numbers that a text names
 _SPECIAL = re.compile(r"[\\`*_{}\[\]()<>#|~&!]")  # of Markdown
 _SEPARATING = frozenset(',;"')  # separate cells of CSV, or quote them
 
@@ -238,6 +239,25 @@ def _local(seconds: float, form: str) -> str:
 def counted(count: float, noun: str, many: str = "") -> str:
     """Return a number of things: ``1 checkpoint``, ``1,234 steps``; *many* is an irregular plural."""
     return f"{number(count)} {noun if count == 1 else many or f'{noun}s'}"
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """Return ``a, b and 3 more``: the first *most* names, and the number of others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return ``0 to 3, 5 and 7``; of many ranges, only the first."""
+    spans: list[list[int]] = []
+    for one in sorted(numbers):
+        if spans and one == spans[-1][-1] + 1:
+            spans[-1].append(one)
+        else:
+            spans.append([one])
+    words = [text for span in spans for text in ([f"{span[0]} to {span[-1]}"] if len(span) > 2 else map(str, span))]
+    if len(words) > MAX_RANGES:
+        words[MAX_RANGES:] = ["more"]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 _SPELT: dict[str, Callable[[float], str]] = {

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 from trackside_daemon.captures.hang.cases import Absent, Kind, RankDump, WaitCase, find_cases
 from trackside_daemon.model.records import is_critical
-from trackside_daemon.model.text import number
+from trackside_daemon.model.text import number, ranges
 
 RANKS = 512  # most ranks that a list of a verdict has
 PLACES = 64  # most ranks whose place it has, those at fault first
 
-NAMED = 8  # most ranges of ranks that a text names
 NAMED_PLACES = 3  # most places in the code that a text names
 NO_ANSWER = "did not answer within 3 s"
 
@@ -171,16 +170,7 @@ def _unknown(case: WaitCase, absent: Absent) -> str:
 
 def ranks_text(ranks: Collection[int]) -> str:
     """Return ``rank 3`` or ``ranks 0 to 3, 5 and 7``; of many ranges, only the first."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1].append(rank)
-        else:
-            spans.append([rank])
-    words = [text for span in spans for text in ([f"{span[0]} to {span[-1]}"] if len(span) > 2 else map(str, span))]
-    if len(words) > NAMED:
-        words[NAMED:] = ["more"]
-    return f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(filter(None, (', '.join(words[:-1]), words[-1])))}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
 
 
 def is_or_are(ranks: Collection[int]) -> str:

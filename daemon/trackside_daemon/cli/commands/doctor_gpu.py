@@ -10,6 +10,7 @@ import msgspec
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.gpu import clock
+from trackside_daemon.model.text import ranges, some
 from trackside_daemon.nvml.handle.handle import NvmlLocked
 from trackside_daemon.nvml.reading import NO_PERMISSION
 from trackside_daemon.nvml.worker.lock import REMEDY
@@ -197,7 +198,7 @@ def _each(gpus: Sequence[_Gpu]) -> Iterator[Check]:
             yield Check("FAIL" if grave else "warn", f"gpu {index}", f"{name} {gpu.uuid}: {faults}")
         alike.setdefault((name, *_missing(gpu)), []).append(index)
     for (name, *refused), indexes in alike.items():
-        about = f"gpu {_ranges(indexes)}"
+        about = f"gpu {ranges(indexes)}"
         if not refused:
             yield Check("ok", about, f"{name}: all requested families are measured")
             continue
@@ -222,17 +223,5 @@ def _reasons(refused: Sequence[tuple[str, str]]) -> str:
         by_reason.setdefault(why, []).append(name)
     parts = []
     for why, names in sorted(by_reason.items(), key=lambda item: not item[0].startswith(NO_PERMISSION)):
-        more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
-        parts.append(f"{', '.join(names[:NAMES])}{more} ({why})")
+        parts.append(f"{some(names, NAMES)} ({why})")
     return "; ".join(parts)
-
-
-def _ranges(indexes: Sequence[int]) -> str:
-    """Return ``0-3, 5`` for 0, 1, 2, 3 and 5."""
-    runs: list[list[int]] = []
-    for index in sorted(indexes):
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -13,7 +13,7 @@ from trackside_daemon.cli.options import Json, Url, argument, flag, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.config.near import near_name
 from trackside_daemon.documents.text import table
-from trackside_daemon.model.text import duration_seconds, shown
+from trackside_daemon.model.text import duration_seconds, shown, some
 from trackside_daemon.model.troubles import PREFIX
 
 MORE = ("stage", "test")  # labels of alerts that no family has
@@ -152,9 +152,8 @@ def _muted(firing: Sequence[Mapping[str, Any]]) -> str:
     if not firing:
         return "no firing alert matches"
     names = [shown(" of ".join(filter(None, (alert["alert"], alert["labels"].get("run"))))) for alert in firing]
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     count = "1 firing alert is" if len(names) == 1 else f"{len(names)} firing alerts are"
-    return f"{count} muted: {', '.join(names[:NAMED])}{more}"
+    return f"{count} muted: {some(names, NAMED)}"
 
 
 def _warn_if_unstored(answer: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.records import Alert
-from trackside_daemon.model.text import duration, utc
+from trackside_daemon.model.text import duration, some, utc
 
 MAX_NAMES = 3  # alert names in a title; further ones are counted
 MAX_ALERTS = 10  # alerts with their texts in a body; further ones are counted
@@ -30,9 +30,8 @@ def title(message: SinkMessage, daemon: DaemonInfo) -> str:
     counted = [alert for alert in alerts if (alert.ended is None) is (state == "firing")]
     run = next((_without_markup(alert.labels["run"]) for alert in alerts if "run" in alert.labels), "")
     names = list(Counter(alert.alert for alert in counted))
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     subject = f"run {run}" if run else f"machine {daemon.instance}"
-    return f"[{state}:{len(counted)}] {subject}: {', '.join(names[:MAX_NAMES])}{more}"
+    return f"[{state}:{len(counted)}] {subject}: {some(names, MAX_NAMES)}"
 
 
 def body(message: SinkMessage, daemon: DaemonInfo) -> str:
