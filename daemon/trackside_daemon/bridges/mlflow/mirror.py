@@ -96,9 +96,8 @@ class MlflowServer(Target):
         wanted = f"tags.`{RUN_TAG}` = '{run.id.replace(chr(39), '')}'"
         body = {"experiment_ids": [self._experiment_number()], "filter": wanted, "max_results": 1}
         found = self._client.post("runs/search", body).get("runs") or ()
-        # It may be that of another id: a filter has no quotes in quotes.
-        own = [one for one in found if {"key": RUN_TAG, "value": run.id} in (one.get("data") or {}).get("tags", ())]
-        return str(own[0]["info"]["run_id"]) if own else ""
+        own = {"key": RUN_TAG, "value": run.id}  # it may be the run of another id: a filter has no quotes in quotes
+        return next((str(one["info"]["run_id"]) for one in found if own in (one.get("data") or {}).get("tags", ())), "")
 
     def _created(self, run: MirroredRun) -> str:
         tags = {RUN_TAG: run.id, "trackside.tags": ",".join(run.tags), "mlflow.user": str(run.about.get("user", ""))}
