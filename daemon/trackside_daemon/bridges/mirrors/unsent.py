@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -259,15 +259,13 @@ def unsent(connection: sqlite3.Connection, stream: RankStream, sent: Mapping[str
     return UnsentRows(rows, dict(zip(keys, places, strict=True)), lost, oldest, complete)
 
 
-class _Snapshot:
+class _Snapshot(NamedTuple):
     """An open transaction as a history that can be read."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    connection: sqlite3.Connection
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        yield self._connection
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        return nullcontext(self.connection)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -95,8 +95,10 @@ def _expand(kind: np.dtype[Any], data: bytes, count: int) -> NDArray[Any]:
         raise ValueError(f"a damaged block: {error}") from error
     if len(planes) != count * kind.itemsize or not unpacker.eof:
         raise ValueError(f"a damaged block: {len(planes)} bytes instead of {count * kind.itemsize}")
-    woven = np.frombuffer(planes, np.uint8).reshape(kind.itemsize, count).T
-    return np.ascontiguousarray(woven).view(kind).reshape(count)
+    woven = np.empty((count, kind.itemsize), np.uint8)
+    for number, plane in enumerate(np.frombuffer(planes, np.uint8).reshape(kind.itemsize, count)):
+        woven[:, number] = plane  # a transposed copy takes three times as long
+    return woven.view(kind).reshape(count)
 
 
 class Axis(NamedTuple):

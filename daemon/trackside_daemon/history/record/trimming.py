@@ -210,7 +210,7 @@ class Trimming:
             )
             if run is None:
                 return
-            for series, first, end in self._series_of(run):
+            for series, first, end in (one for stream in self._streams_of(run) for one in self._series(stream)):
                 for number in range(first, -(-end // BLOCK), STEP_BLOCKS):
                     if self._one(
                         "SELECT 1 FROM run WHERE id = ? AND ended NOT NULL AND NOT pinned AND NOT deleted", run
@@ -386,10 +386,6 @@ class Trimming:
             for _ in range(STEP_ROWS):  # the sqlite3 module stops after the first page, whatever the number
                 self._connection.execute("PRAGMA incremental_vacuum(1)").fetchall()
             yield
-
-    def _series_of(self, run: int) -> Iterator[tuple[int, int, int]]:
-        for stream in self._streams_of(run):
-            yield from self._series(stream)
 
     def _streams_of(self, run: int) -> list[int]:
         return self._all(f"SELECT id FROM stream WHERE run = ? UNION ALL {IMPORTED_HOST}", run, run)  # noqa: S608
