@@ -198,6 +198,7 @@ class Writer:
         if self._logged.first("", str(error)):
             log.error("the history writer failed and continues; the same failure is only counted now", exc_info=error)
         self._undo()
+        self._queue.drop_messages()
         self._request_resend(None)
         self._queue.pause(self._intervals.retry)
 
@@ -320,6 +321,7 @@ class Writer:
         while not self._open():
             if not self._queue.pause(self._intervals.retry):
                 return False
+        self._queue.drop_messages()
         self._request_resend(None)
         return True
 
