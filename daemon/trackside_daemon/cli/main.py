@@ -150,7 +150,7 @@ class _Commands(Converts, TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = dict(COMMANDS)  # of their names alone a list and a suggestion is made
+        self.commands = dict[str, Any](COMMANDS)  # of their names alone a list and a suggestion is made
 
     def format_commands(self, _: Any, formatter: Any) -> None:
         """Write the list of commands, group by group, in columns of the same width."""

@@ -77,10 +77,7 @@ def written_argument(argument: Any) -> str:
 
 
 class Converts:
-    """A command or a group that converts only what was given.
-
-    Typer builds a validator of pydantic for each parameter: that takes longer than all else in the start of a command.
-    """
+    """A command or a group that converts only what was given: typer builds a validator of pydantic for each parameter."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, with that of the help."""
