@@ -147,27 +147,35 @@ class BatchFollower:
     def begin(self) -> None:
         """Note that the next batch is asked for."""
         if self._iterator is None:
-            _around.clear()
-            _around.append(self._touched)
+            _around[:] = (self._touched,)
 
     def arrived(self, yielded: Any) -> tuple[DrawnBatch, ...]:
         """Return the batches in what was *yielded* last; of an iterator that fetches ahead those that the training uses now."""
-        # In one piece for the usual loader: between two steps the CPU caches are cold.
+        # In one piece for the usual loaders: between two steps the CPU caches are cold.
         try:
-            if self._iterator is None:
-                return self._of_others()
-            state = self._iterator().__dict__
-            iteration: LoaderIteration | None = state.get(_ATTRIBUTE)
-            if iteration is None:
-                return ()
-            number = state[iteration.yields] - 1
-            if iteration is not self._iteration:
-                self._iteration, iteration.describe = iteration, self._describe or iteration.describe
-            samples = iteration.drawn.get(number)
-            if samples is None and isinstance(yielded, dict):
-                samples = iteration.drawn[number] = _ids(yielded)
-            batch = ((iteration, number, samples),)
-            return self._held_back(batch) if iteration.is_ahead else batch
+            iteration: Any = self._iteration
+            if self._iterator is not None:
+                state = self._iterator().__dict__
+                iteration = state.get(_ATTRIBUTE)
+                if iteration is None:
+                    return ()
+                number = state[iteration.yields] - 1
+                if iteration is not self._iteration:
+                    self._iteration, iteration.describe = iteration, self._describe or iteration.describe
+                samples = iteration.drawn.get(number)
+                if samples is None and isinstance(yielded, dict):
+                    samples = iteration.drawn[number] = _ids(yielded)
+            else:  # one loader around another: the next batch of the same iteration
+                if iteration is None or len(self._touched) > 1 or (iterator := iteration.iterator()) is None:
+                    return self._of_others()
+                state, number = iterator.__dict__, self._last.get(iteration, -1) + 1
+                if state.get(_ATTRIBUTE) is not iteration or state[iteration.yields] != number + 1:
+                    return self._of_others()
+                self._last[iteration], samples = number, iteration.drawn.get(number)
+            batch: tuple[DrawnBatch, ...] = ((iteration, number, samples),)
+            if iteration.is_ahead:
+                batch, self._held = self._held, batch
+            return batch
         except Exception:  # noqa: BLE001  of a batch of the user's own kind, and training must go on
             return ()
 
@@ -188,8 +196,10 @@ class BatchFollower:
                 new += [(iteration, one, iteration.drawn.get(one)) for one in range(since, batch[1] + 1)]
                 self._last[iteration] = batch[1]
         self._touched.clear()
+        self._touched.update(self._last)
         if new or not self._is_plain:
             self._is_plain = False
+            self._iteration = next(iter(self._last)) if len(self._last) == 1 else None
             return self._held_back(tuple(new[-KEPT:]))
         self._iteration = self._iteration or LoaderIteration()
         self._number += 1
@@ -216,7 +226,8 @@ def note_draws() -> None:
             drawn = original(self)
         except StopIteration:
             if (iteration := getattr(self, _ATTRIBUTE, None)) is not None:
-                _touch(iteration)
+                for touched in _around:
+                    touched.add(iteration)
             raise
         try:
             state = self.__dict__
@@ -232,8 +243,8 @@ def note_draws() -> None:
                     iteration.trim(number)
             else:
                 iteration = _note(self, drawn)
-            if _around and iteration is not None:
-                _touch(iteration)
+            for touched in _around:
+                touched.add(iteration)
         except Exception:  # noqa: BLE001  private names of PyTorch may change, and training must go on
             setattr(kind, _DRAWS, original)
         return drawn
@@ -270,11 +281,6 @@ def _note(iterator: Any, drawn: Any) -> LoaderIteration:
     iteration.drawn[number] = samples
     iteration.trim(number)
     return iteration
-
-
-def _touch(iteration: LoaderIteration) -> None:
-    for touched in _around:
-        touched.add(iteration)
 
 
 def _ids(yielded: Mapping[Any, Any]) -> bytes | None:

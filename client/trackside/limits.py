@@ -10,6 +10,7 @@ SESSION_PHASES = 64  # distinct phases of a session; the time of further ones co
 PHASE_LENGTH = 128  # characters of a phase's name; a longer one counts as a further one
 
 PROFILE_SECONDS = 120.0  # duration of a profile
+PROFILE_STEPS = 1000  # steps of a profile: more would make its summary too large
 CAPTURE_RANKS = 4096  # ranks of a request for a capture, and members of a process group in the flight recorder's answer
 FLIGHT_GROUPS = 64  # process groups of that answer
 FLIGHT_ENTRIES = 100  # newest calls of each group

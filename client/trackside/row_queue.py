@@ -459,7 +459,8 @@ class RowQueue:
     def _flat(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values with those of nested mappings in the place of these."""
         for value in values.values():
-            if type(value) is not float and type(value) is not int and _is_mapping(value):
+            kind = type(value)  # by its name, since to ask a tensor whether it is a mapping takes as long as to read it
+            if kind is not float and kind is not int and kind.__name__ != "Tensor" and _is_mapping(value):
                 break
         else:
             return values

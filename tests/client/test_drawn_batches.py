@@ -188,6 +188,18 @@ def test_a_loader_around_another_has_the_samples_of_its_batches() -> None:
     assert [first + second for first, second in samples(noted)] == [batch.tolist() for batch in yielded]
 
 
+def test_batches_of_another_loader_in_between_have_their_own_samples() -> None:
+    def interrupted(loader: Any, other: Any) -> Iterator[Any]:
+        batches = iter(loader)
+        yield from (next(batches)[0] for _ in range(3))
+        yield from (batch[0] for batch in other)
+        yield from (batch[0] for batch in batches)
+
+    loaders = DataLoader(NUMBERS, 5, shuffle=True), DataLoader(NUMBERS, 8, shuffle=True)
+    yielded, noted = drawn(interrupted(*loaders), 1)
+    assert samples(noted) == [[batch.tolist()] for batch in yielded]
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_loader_that_is_repeated_without_end_has_the_samples_of_its_last_iteration_alone(keeps: bool) -> None:
     loader = DataLoader(TensorDataset(torch.arange(6)), 2, shuffle=True, num_workers=keeps, persistent_workers=keeps)

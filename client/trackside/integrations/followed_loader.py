@@ -14,6 +14,8 @@ from trackside.totals.phases import WAITED, PhaseMark
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from trackside.drawn_batches import DrawnBatch
+
 
 def follow_loaders(kind: Any) -> None:
     """Patch ``__iter__`` of a class of loaders, once."""
@@ -38,16 +40,16 @@ def _followed(original: Callable[[Any], Iterable[Any]], loader: Any) -> Iterator
         try:
             batch = next(batches)
         except StopIteration:
-            _record(early, WAITED._replace(batches=follower.ended()))
+            _record(early, follower.ended())
             return
         if records_gradients():
-            _record(early, WAITED._replace(batches=follower.arrived(batch)))
+            _record(early, follower.arrived(batch))
         yield batch
         del batch
 
 
-def _record(early: deque[tuple[int, PhaseMark]], mark: PhaseMark) -> None:
-    early.append((monotonic_ns(), mark))
+def _record(early: deque[tuple[int, PhaseMark]], batches: tuple[DrawnBatch, ...]) -> None:
+    early.append((monotonic_ns(), tuple.__new__(PhaseMark, (*WAITED[:-1], batches))))
     run = open_run()
     while early and run is not None:
         run.queue.append(*early.popleft())

@@ -186,7 +186,7 @@ class TracksideCallback(Callback):
     ) -> None:
         super().__init__()
         self._line = EpochLine() if epoch_line else None
-        self._resources = ResourceLine(resource_line)
+        self._resources = ResourceLine(resource_line) if resource_line else None
         self._watches = watch
         self._watcher: Any = None
         self._adapter = self._own_adapter = RunAdapter(name, arguments)
@@ -266,7 +266,7 @@ class TracksideCallback(Callback):
     @never_raises
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._samples += samples(batch)
-        if trainer.is_global_zero:
+        if self._resources is not None and trainer.is_global_zero:
             self._resources.count()
         if self._line is not None:
             self._line.stepped(samples(batch))
@@ -277,8 +277,16 @@ class TracksideCallback(Callback):
             loss = loss * parts if parts > 1 else loss  # Lightning has divided it
             self._loss = loss if self._loss is None else self._loss + loss
             self._losses += 1
-        if trainer.global_step != self._done:
-            self._push(trainer)
+        if (step := trainer.global_step) != self._done:  # each reading goes through six objects of Lightning's
+            values = {"epoch": trainer.current_epoch, **self._rates}
+            if self._loss is not None:
+                values["loss"] = self._loss if self._losses == 1 else self._loss / self._losses
+            if self._samples:
+                values["samples"] = self._samples
+            self._loss, self._losses, self._samples = None, 0, 0
+            self._done = self.step = step
+            self.pushed = frozenset(values)
+            self._adapter.open().queue.push(None, step, values)
 
     @never_raises
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -340,17 +348,6 @@ class TracksideCallback(Callback):
         if self._resumes:
             self._resumes = False
             self._adapter.begin()
-
-    def _push(self, trainer: Any) -> None:
-        values = {"epoch": trainer.current_epoch, **self._rates}
-        if self._loss is not None:
-            values["loss"] = self._loss if self._losses == 1 else self._loss / self._losses
-        if self._samples:
-            values["samples"] = self._samples
-        self._loss, self._losses, self._samples = None, 0, 0
-        self._done = self.step = trainer.global_step
-        self.pushed = frozenset(values)
-        self._adapter.open().push(values, step=self.step)
 
     def _patch_checkpoints(self, trainer: Any) -> None:
         """Patch ``trainer.save_checkpoint``, which writes all checkpoints: no hook runs when one is written."""

@@ -31,12 +31,15 @@ class TrainerHooks:
     Args:
         run: Run that gets the phases and checkpoints.
         trainer: A `transformers.Trainer`. It is not kept alive.
+
+    Attributes:
+        values: Those of the step so far: ``loss`` and ``grad_norm``, on their device, ``samples``, ``tokens``.
     """
 
     def __init__(self, run: Run, trainer: Any) -> None:
         self._run = run
         self._trainer = weakref.proxy(trainer)
-        self._values: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
         self._accumulates = trainer.args.gradient_accumulation_steps > 1
         self._is_unprepared = False
         self._source: Any = None
@@ -66,17 +69,12 @@ class TrainerHooks:
     def end_training(self) -> None:
         """Restore the methods of the training. Those for evaluation stay: a later evaluation still counts as one."""
         self._restore(self._training)
-        self._values, self._source, self._timed_source = {}, None, None
+        self.values, self._source, self._timed_source = {}, None, None
 
     def end(self) -> None:
         """Restore all methods."""
         self.end_training()
         self._restore(self._evaluating)
-
-    def pop_values(self) -> dict[str, Any]:
-        """Return the values of the finished step: ``loss`` and ``grad_norm``, on their device, ``samples``, ``tokens``."""
-        values, self._values = self._values, {}
-        return values
 
     def _restore(self, patches: list[weakref.ref[MethodPatch]]) -> None:
         while patches:
@@ -90,7 +88,12 @@ class TrainerHooks:
         loss = original(*given, **named)
         try:
             self._count_batch(inputs)
-            self._add_loss(loss)
+            if _is_readable(loss):
+                values = self.values
+                if "loss" in values:  # the losses of a step are shares of its mean, as Trainer has them
+                    values["loss"] = values["loss"] + loss
+                else:  # a CUDA graph writes the next one into the same memory
+                    values["loss"] = loss.clone() if self._accumulates else loss
         except Exception as error:  # noqa: BLE001  as `guarded`, with a call less in each batch
             warn_failed("Transformers: a step", error)
         return loss
@@ -118,8 +121,8 @@ class TrainerHooks:
     def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Run Accelerate's `clip_grad_norm_`; of a DTensor's norm a rank has only a part, so Trainer's log counts."""
         norm = original(*given, **named)
-        if _is_readable(norm) and not hasattr(type(norm), "to_local"):
-            self._values["grad_norm"] = norm
+        if _is_readable(norm) and (type(norm).__name__ == "Tensor" or not hasattr(type(norm), "to_local")):
+            self.values["grad_norm"] = norm
         return norm
 
     def _save(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -143,22 +146,11 @@ class TrainerHooks:
                 rows = shape[0]
             if str(key).endswith(_TOKENS):
                 tokens += value.numel()
-        values = self._values
+        values = self.values
         if rows:
             values["samples"] = values.get("samples", 0) + rows
         if tokens:
             values["tokens"] = values.get("tokens", 0) + tokens
-
-    def _add_loss(self, loss: Any) -> None:
-        """Sum the losses of a step, which are shares of its mean, as Trainer does."""
-        if not _is_readable(loss):
-            return
-        before = self._values.get("loss")
-        if before is not None:
-            loss = before + loss
-        elif self._accumulates:
-            loss = loss.clone()  # a CUDA graph writes the next one into the same memory
-        self._values["loss"] = loss
 
 
 def _patch(owner: Any, name: str, replacement: Callable[..., Any]) -> list[weakref.ref[MethodPatch]]:

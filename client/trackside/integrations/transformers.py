@@ -155,21 +155,20 @@ class TracksideCallback(TrainerCallback):
         """Push one step's numbers, whether the step is logged or not."""
         if self._run is not None:
             try:
-                self._push_step(self._run, args, state)
+                values: dict[str, Any] = {}
+                if (hooks := self._hooks) is not None:
+                    values, hooks.values = hooks.values, values
+                if self._tokens is not None:
+                    values["tokens"] = (state.num_input_tokens_seen - self._tokens) / max(1, args.world_size)
+                    self._tokens = state.num_input_tokens_seen
+                if self._line is not None:
+                    self._line.stepped(values.get("samples", 0))
+                self._pushed = values
+                self._run.queue.push(None, state.global_step, values)
+                if self._stages is not None and state.global_step >= self._stages.next_step:
+                    self._stages.step_finished(state.global_step)
             except Exception as error:  # noqa: BLE001  as `never_raises`
                 warn_failed("TracksideCallback.on_step_end", error)
-
-    def _push_step(self, run: Run, args: Any, state: Any) -> None:
-        values = self._hooks.pop_values() if self._hooks is not None else {}
-        if self._tokens is not None:
-            values["tokens"] = (state.num_input_tokens_seen - self._tokens) / max(1, args.world_size)
-            self._tokens = state.num_input_tokens_seen
-        if self._line is not None:
-            self._line.stepped(values.get("samples", 0))
-        self._pushed = values
-        run.queue.push(None, state.global_step, values)
-        if self._stages is not None and state.global_step >= self._stages.next_step:
-            self._stages.step_finished(state.global_step)
 
     @never_raises
     def on_log(self, _args: Any, state: Any, _control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:

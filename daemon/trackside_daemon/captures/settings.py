@@ -2,15 +2,15 @@
 
 from typing import Literal
 
+from trackside.limits import PROFILE_STEPS
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.capture_limits import MAX_STEPS
 from trackside_daemon.model.setting_types import Naturals, setting
 
 
 class PlanSection(Section):
     """A plan of profiles of every run that has none of its own."""
 
-    steps: int = setting("Number of optimizer steps to profile as planned; 0 for no plan.", 0, ge=0, le=MAX_STEPS)
+    steps: int = setting("Number of optimizer steps to profile as planned; 0 for no plan.", 0, ge=0, le=PROFILE_STEPS)
     warmup: int = setting("Number of steps between the begin of an epoch or the run and the profile.", 0, ge=0)
     epochs: Naturals = setting("Epochs to profile, as pushed; by default the run once.", (), examples=["1,5"])
     shapes: bool = setting("Record the shapes of operators' inputs.", False)

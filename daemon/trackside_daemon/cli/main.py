@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.credentials_flag import FLAG, VARIABLE, split_flag
-from trackside_daemon.cli.options import GroupedCommand, flag, option
+from trackside_daemon.cli.options import Converts, GroupedCommand, flag, option
 
 
 class _Command(NamedTuple):
@@ -145,8 +145,12 @@ GROUPS = {
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
-class _Commands(TyperGroup):
+class _Commands(Converts, TyperGroup):
     """Commands in groups, loaded when they run, after the option that all share, wherever it stands."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = dict[str, Any](COMMANDS)  # of their names alone a list and a suggestion is made
 
     def format_commands(self, _: Any, formatter: Any) -> None:
         """Write the list of commands, group by group, in columns of the same width."""
@@ -160,11 +164,10 @@ class _Commands(TyperGroup):
         shared, others = split_flag(args)
         return super().parse_args(ctx, [*shared, *others])
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Load the command that the arguments name."""
-        name, _, rest = super().resolve_command(ctx, args)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  of the base class
+        """Load a command; None for no command."""
         try:
-            return name, load(name) if name else None, rest
+            return load(cmd_name) if cmd_name in COMMANDS else None
         except KeyboardInterrupt:  # stopped as asked, before it began
             raise typer.Exit from None
 
@@ -222,7 +225,3 @@ def root(
     """Monitor a training job, its GPUs and its host, step by step, for Prometheus."""
     if credentials_file:
         os.environ[VARIABLE] = credentials_file
-
-
-for _name, _command in COMMANDS.items():
-    app.command(_name, help=_command.summary)(lambda: None)  # stands for the command in the list of all

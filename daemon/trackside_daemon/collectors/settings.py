@@ -1,9 +1,10 @@
 """The settings of all collectors: add a line here for a new one that can be switched off."""
 
-from trackside_daemon.collectors.ray.dashboard import DASHBOARD
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import AbsolutePath, AbsolutePaths, Pattern, setting
 from trackside_daemon.nvml.settings import NvmlSection
+
+DASHBOARD = "http://127.0.0.1:8265"  # on the head node, by Ray's default
 
 ENABLED = "Turn the collector on or off: --[no-]collector.NAME."
 

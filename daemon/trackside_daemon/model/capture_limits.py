@@ -5,11 +5,10 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from trackside.limits import CAPTURE_RANKS, PROFILE_SECONDS
+from trackside.limits import CAPTURE_RANKS, PROFILE_SECONDS, PROFILE_STEPS
 from trackside_daemon.model.capture import KINDS, PROFILE, KindName, ProfileOptions
 
-MAX_STEPS = 1000  # more of them would make a summary too large
-RANGES = {"steps": (1, MAX_STEPS), "seconds": (0.01, PROFILE_SECONDS)}
+RANGES = {"steps": (1, PROFILE_STEPS), "seconds": (0.01, PROFILE_SECONDS)}
 
 
 class KindOptions(NamedTuple):

@@ -6,7 +6,6 @@ from pydantic import BeforeValidator, Field
 
 from trackside_daemon.config.section import Section
 from trackside_daemon.linux.process_limits import WORKER_BYTES
-from trackside_daemon.model.families import training
 from trackside_daemon.model.setting_types import Seconds, Texts, setting
 from trackside_daemon.model.text import size_bytes
 
@@ -25,7 +24,7 @@ class LimitsSection(Section):
     )
     runs: int = setting("Live runs on /metrics at once.", 64, ge=1)
     ranks: int = setting("Ranks of a run with series of their own; of more there are statistics.", 64, ge=1)
-    keys: int = setting(f"Keys on {training.VALUE.name} and values of layers, for each rank of a run.", 1000, ge=1)
+    keys: int = setting("Keys, and values of layers, for each rank of a run.", 1000, ge=1)
     series: int = setting("Series of such keys and values in total.", 10_000, ge=1)
     label_bytes: int = setting("Length of a label's value in bytes of UTF-8.", 256, ge=16)
     worker_memory: Annotated[int, BeforeValidator(size_bytes), Field(ge=128 << 20)] = setting(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from captures.summary.traces import BASE, Writer
 
+from trackside.limits import PROFILE_STEPS
 from trackside_daemon.captures.summary.steps import cut, durations
 from trackside_daemon.captures.summary.trace import TraceError, decode
-from trackside_daemon.model.capture_limits import MAX_STEPS
 
 
 def training(steps: int, *, begin: float = 500.0, first: float = 1000.0) -> Writer:
@@ -33,7 +33,7 @@ def test_one_more_mark_than_steps_ends_a_step_that_was_cut_off() -> None:
 
 def test_all_whole_steps_count_without_a_number() -> None:
     assert len(edges(training(6), None)) == 6
-    assert len(edges(training(MAX_STEPS + 5), None)) == MAX_STEPS + 1
+    assert len(edges(training(PROFILE_STEPS + 5), None)) == PROFILE_STEPS + 1
 
 
 def test_a_training_that_ends_leaves_fewer_steps() -> None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from trackside.limits import PROFILE_STEPS
 from trackside_daemon.captures.summary.trace import Trace, TraceError, TraceEvent
-from trackside_daemon.model.capture_limits import MAX_STEPS
 
 
 class Steps(NamedTuple):
@@ -52,7 +52,7 @@ def cut(trace: Trace, count: int | None, near: float | None = None) -> Steps:
         # With as many marks as steps, the recording began where an optimizer step ended.
         if len(edges) == (count or 0) or len(edges) == 1:
             edges.insert(0, min(trace.events, key=_begin).ts)
-    return Steps(_middle(edges, count or MAX_STEPS, None if near is None else near - trace.base / 1000), *thread)
+    return Steps(_middle(edges, count or PROFILE_STEPS, None if near is None else near - trace.base / 1000), *thread)
 
 
 def durations(edges: Sequence[float]) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from trackside.limits import PROFILE_SECONDS
+from trackside.limits import PROFILE_SECONDS, PROFILE_STEPS
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import Json, Run, StoragePath, Url, argument, flag, option
@@ -15,7 +15,7 @@ from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.cli.sources.source import Source
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.capture import FINAL, KindName
-from trackside_daemon.model.capture_limits import MAX_STEPS, CaptureBody, OptionError
+from trackside_daemon.model.capture_limits import CaptureBody, OptionError
 from trackside_daemon.model.text import byte_size, moment, shown
 
 STALE = "no daemon answers: the state of a capture that has not ended is the last one stored"
@@ -24,7 +24,9 @@ STALE = "no daemon answers: the state of a capture that has not ended is the las
 def capture(
     run: Run,
     *,
-    steps: Annotated[int | None, option("N", f"Number of optimizer steps, {MAX_STEPS} at most. [default: 10]")] = None,
+    steps: Annotated[
+        int | None, option("N", f"Number of optimizer steps, {PROFILE_STEPS} at most. [default: 10]")
+    ] = None,
     seconds: Annotated[
         float | None, option("SECONDS", f"Duration in seconds, {PROFILE_SECONDS:g} at most, instead of steps.")
     ] = None,

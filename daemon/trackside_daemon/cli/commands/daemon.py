@@ -63,6 +63,8 @@ def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: 
     without an option, and how to set them in a file or as variables.
     """
     block_signals()  # before the imports, which take so long that a signal may come
+    # No plugin checks the settings, and to search all installed packages for one takes a tenth of the start.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from trackside_daemon.cli import credentials_flag
     from trackside_daemon.config.loading import ConfigError, file_warnings, load, warn_of_unknown_variables
     from trackside_daemon.ingest.endpoint import EndpointError

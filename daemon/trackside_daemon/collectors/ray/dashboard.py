@@ -1,4 +1,4 @@
-"""Ray's dashboard: its address, what it lists, and when it is given up."""
+"""Ray's dashboard: what it lists, and when it is given up."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -10,7 +10,6 @@ import msgspec
 from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.metric import Sample
 
-DASHBOARD = "http://127.0.0.1:8265"  # on the head node, by Ray's default
 READ_SECONDS = 10.0  # interval of requests: Ray makes a page of some 300 KiB for each
 STALE_SECONDS = 45.0  # age of answers that are no longer shown: a request may last 30 s
 EXPECTED = "Expected termination"  # begin of the message of a node that was stopped
