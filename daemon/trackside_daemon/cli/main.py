@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.credentials_flag import FLAG, VARIABLE, split_flag
-from trackside_daemon.cli.options import Converts, GroupedCommand, flag, option
+from trackside_daemon.cli.options import GroupedCommand, flag, option
 
 
 class _Command(NamedTuple):
@@ -145,7 +145,7 @@ GROUPS = {
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
-class _Commands(Converts, TyperGroup):
+class _Commands(TyperGroup):
     """Commands in groups, loaded when they run, after the option that all share, wherever it stands."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -76,26 +76,7 @@ def written_argument(argument: Any) -> str:
     return name if argument.nargs == 1 or name.endswith("...") else f"{name}..."
 
 
-class Converts:
-    """A command or a group that converts only what was given: typer builds a validator of pydantic for each parameter."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, with that of the help."""
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class after this one
-        for param in params:
-            if not isinstance(param.process_value, partial):
-                param.process_value = partial(_converted, param, param.process_value)
-        return params
-
-
-def _converted(param: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
-    if param.required or context.get_parameter_source(param.name).name != "DEFAULT":
-        return convert(context, value)
-    value = () if value is None and (param.multiple or param.nargs == -1) else value
-    return value if param.callback is None else param.callback(context, param, value)
-
-
-class GroupedCommand(Converts, TyperCommand):
+class GroupedCommand(TyperCommand):
     """A command whose help lists its options below the ``rich_help_panel`` of each; those without one are ``Options``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
