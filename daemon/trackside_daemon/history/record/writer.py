@@ -223,6 +223,7 @@ class Writer:
             if not self._continue_elsewhere():
                 return False
         if self._database.damage:  # what is stored there may be lost: the clients send it again
+            self._queue.drop_messages()
             return True
         self._clear_stuck()
         self._samples += sum(map(_sample_count, stored))
@@ -321,7 +322,6 @@ class Writer:
         while not self._open():
             if not self._queue.pause(self._intervals.retry):
                 return False
-        self._queue.drop_messages()
         self._request_resend(None)
         return True
 
