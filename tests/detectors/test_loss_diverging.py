@@ -117,6 +117,14 @@ def test_a_loss_that_wanders_is_quiet(memory: float) -> None:
     assert not found(LossDiverging(), column(values))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_of_much_noise_that_stays_where_it_is_warns_of_nothing(seed: int) -> None:
+    """Its lowest level was a chance, to which it does not come back."""
+    draw = random.Random(seed)
+    values = [(1 + 4 * exp(-step / 500)) * (1 + 0.3 * draw.gauss(0, 1)) for step in range(12_000)]
+    assert _severities(values) <= {"info"}
+
+
 def _severities(values: list[float]) -> set[str]:
     return {one.severity for one in found(LossDiverging(), column(values)) if not one.over}
 

@@ -159,6 +159,11 @@ class Course:
                 self._every *= 2
             self._left = self._every
 
+    def usual(self) -> float:
+        """Return the median of the levels since the lowest; the lowest itself if they are few."""
+        since = self._levels[self._levels.index(min(self._levels)) :]
+        return median(since) if len(since) > POINTS // 8 else since[0]
+
     def is_sudden(self, lowest: float, rise: float, lost: float) -> bool:
         """Return whether the level rose `FASTER` from *lowest* than the training learnt; the rise undid the share *lost* of that.
 
@@ -214,7 +219,7 @@ class LossDiverging:
         self._course = Course()
         self.reading = ""
         self._rise = Episode("LossDiverging")
-        self._since = self._covered = self._cost = self._peak = self._usual = 0.0
+        self._since = self._covered = self._cost = self._peak = self._usual = self._calm = 0.0
         self._forget()
 
     def _forget(self) -> None:
@@ -258,6 +263,8 @@ class LossDiverging:
                 and not self._rate.is_on()
             ):
                 self._since, self._covered = time, self._covers()
+                # Of a loss of much noise, the lowest level was a chance: where it usually was since, it is back.
+                self._calm = max(self._ratio / 2 * abs(self._lowest), self._course.usual() - self._lowest)
                 self._cost = self._peak = 0.0
                 yield self._report("info", at, step, level, context)
 
@@ -312,7 +319,7 @@ class LossDiverging:
         """Follow a rise until it is gone or accepted; it gets more severe while it stays."""
         rise, height = self._rise, level - self._lowest
         rise.follow(calm=False)
-        if height < self._ratio / 2 * abs(self._lowest):
+        if height < self._calm:
             self._usual = max(self._usual, self._cost)
             yield self._end(at, f"loss is back at {number(level)} at step {number(step)}")
         elif rise.severity != "critical" and rise.worsens(
