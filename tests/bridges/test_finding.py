@@ -134,7 +134,7 @@ def test_a_mirror_of_trackside_is_not_followed_as_a_run_of_its_own(tmp_path: Pat
     target.send(run, [Row(0, 0, True, 1, BEGIN * 10**6, {"loss": 1.0})], target.begin(run, {}))
     (mirrored,) = find_runs(str(tmp_path), {})
     assert list(mirrored.read()) == []
-    (path,) = tmp_path.glob("gpt@abc/*tfevents*")
+    (path,) = tmp_path.glob("gpt-abc/*tfevents*")
     assert samples(find_runs(str(path), {})[0]) == [(0, 1, "loss", 1.0)]
 
 

@@ -119,7 +119,7 @@ def test_a_loss_that_wanders_is_quiet(memory: float) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_loss_of_much_noise_that_stays_where_it_is_warns_of_nothing(seed: int) -> None:
-    """Its lowest level was a chance, to which it does not come back."""
+    """The lowest level of such a loss is a chance, to which it does not come back."""
     draw = random.Random(seed)
     values = [(1 + 4 * exp(-step / 500)) * (1 + 0.3 * draw.gauss(0, 1)) for step in range(12_000)]
     assert _severities(values) <= {"info"}

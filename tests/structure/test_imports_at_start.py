@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from processes import clean_environ
@@ -31,10 +30,3 @@ def test_a_module_imports_only_what_it_uses_at_its_start(module: str) -> None:
         [sys.executable, "-c", code], env=clean_environ(), capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_a_command_converts_no_option_that_is_not_given(tmp_path: Path) -> None:
-    code = "import sys\nfrom trackside_daemon.cli.main import app\ntry: app(['runs'])\nfinally: print('pydantic' in sys.modules)"
-    environ = clean_environ({"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
-    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
-    assert done.stdout.endswith("False\n"), done.stdout + done.stderr

@@ -89,7 +89,7 @@ PLACES = {
         r"SummaryWriter\b|MlflowClient|_BaseDataLoaderIter|_LoggerConnector|CallbackHandler|ShardedGradScaler",
         {"auto/startup/trackside_patched_methods.py", "drawn_batches.py"},
     ),
-    "the address of Ray's dashboard": (r"\b8265\b", {"collectors/ray/dashboard.py"}),
+    "the address of Ray's dashboard": (r"\b8265\b", {"collectors/settings.py"}),
     "parameters of a request": (r"\.query_params", {"web/api/history_access.py", "web/app.py"}),
 }
 
