@@ -125,6 +125,14 @@ def test_a_loss_of_much_noise_that_stays_where_it_is_warns_of_nothing(seed: int)
     assert _severities(values) <= {"info"}
 
 
+def test_a_rise_after_a_height_that_is_over_is_critical_though_most_levels_were_as_high() -> None:
+    draw = random.Random(1)
+    learnt = [1 + 4 * exp(-step / 300) for step in range(2000)]
+    values = [level * (1 + draw.gauss(0, 0.01)) for level in (*learnt, *[4.0] * 1000, *[1.02] * 600, *[3.0] * 400)]
+    findings = found(LossDiverging(), column(values))
+    assert [one.severity for one in findings if one.at >= 3600 and not one.over] == ["info", "warning", "critical"]
+
+
 def _severities(values: list[float]) -> set[str]:
     return {one.severity for one in found(LossDiverging(), column(values)) if not one.over}
 

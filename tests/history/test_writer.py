@@ -26,17 +26,14 @@ from trackside_daemon.history.record import maintenance
 from trackside_daemon.history.record.maintenance import WriterIntervals
 from trackside_daemon.history.record.queue import GROUP_BYTES, QUEUE_ITEMS, Queue
 from trackside_daemon.history.record.session_rows import run_id
-from trackside_daemon.history.record.store import RecordStore
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.history.salvage.pages import PAGE_BYTES
-from trackside_daemon.model.records import Account, AccountUpdated, Alert, BatchIngested, Event, MachineSample, RunState
+from trackside_daemon.model.records import Account, AccountUpdated, Alert, Event, MachineSample, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from trackside_daemon.model.records import Record
 
 ONE = session_id(1)
 ROOM = Bounds(2**33)
@@ -671,26 +668,3 @@ def test_a_text_of_the_form_of_a_secret_is_nowhere_in_the_file(house: House) -> 
     house.writer.stop()
     house.database.close()
     assert secret.encode() not in house.database.path.read_bytes()
-
-
-@pytest.mark.parametrize("house", [{"group": 1}], indirect=True)
-def test_what_waited_behind_a_message_that_is_lost_is_stored_when_both_are_sent_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply, failures = RecordStore.apply, iter([RuntimeError("an unexpected fault")])
-
-    def failing(store: RecordStore, record: Record) -> Record | None:
-        if isinstance(record, BatchIngested) and record.number == 2:
-            for failure in failures:
-                raise failure
-        return apply(store, record)
-
-    monkeypatch.setattr(RecordStore, "apply", failing)
-    for number in (1, 2, 3, 4):
-        house.put(number, float(number))
-    house.writer.start()
-    assert house.renounced.wait(DEADLINE)
-    for number in (2, 3, 4):
-        house.put(number, float(number))
-    eventually(lambda: house.acknowledged == [1, 2, 3, 4])
-    assert house.read() == [1.0, 2.0, 3.0, 4.0]

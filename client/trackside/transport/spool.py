@@ -232,14 +232,15 @@ class Spool:
             segment = next((each for each in self._segments if each.last > number), None)
             if segment is None:
                 return None
-            if self._reader is None or self._reader.path != segment.path or self._reader.number > number:
-                try:
+            try:
+                if self._reader is None or self._reader.path != segment.path or self._reader.number > number:
                     self._reader = self._read(segment.path)
-                except OSError:  # the next turn may have a file descriptor for it
-                    return None
-            record = None if self._reader is None else self._reader.next()
+                record = None if self._reader is None else self._reader.next()
+            except OSError:  # the next turn may have a file descriptor for it, or an answer of the disk
+                self._reader = None
+                return None
             self.lost = 0 if self._reader is None else self._reader.lost
-            if record is None:  # it was deleted or cut, or the disk cannot read it: what follows goes to another one
+            if record is None:  # it was deleted or cut: what follows goes to another one
                 segment.last, segment.size = min(segment.last, number), self.limits.segment_bytes
             elif record.number > number:
                 return record
@@ -484,15 +485,11 @@ class SegmentReader:
             raise ValueError(f"{path} is not a segment of a spool")
 
     def next(self) -> SpooledMessage | None:
-        """Return the next record; None at the end, and where the disk can read no further."""
-        try:
-            return self._next()
-        except OSError as error:
-            place = f"{self.path} cannot be read from byte {self.place} on, which is left out: {os_error_text(error)}"
-            self._damage.setdefault((self.path, self.place), place)
-            return None
+        """Return the next record; None at the end.
 
-    def _next(self) -> SpooledMessage | None:
+        Raises:
+            OSError: The disk does not answer; it may do so later.
+        """
         self.lost = 0
         while True:
             self.place = start = self._file.tell()

@@ -105,7 +105,8 @@ class ProcessLeaks:
 
     def accept(self, batch: Batch) -> list[Finding]:
         """Return the ends of the alerts of runs that have ended; at the last batch of a tick, if it is due, what is found."""
-        ended = {one.run for one in batch.records if isinstance(one, RunState) and one.ended is not None}
+        states = [one for one in batch.records if isinstance(one, RunState)]
+        ended = {one.run for one in states if one.ended is not None and not one.late}
         over = [*self._run_ends(ended)] if ended else []
         now = self._clock()
         if batch.source != TICK or now < self._next:

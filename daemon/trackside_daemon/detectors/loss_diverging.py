@@ -143,10 +143,11 @@ def middle(block: list[float]) -> float:
 class Course:
     """The level of a loss over the whole run, at most `POINTS` of them at equal distances, which double when there are more."""
 
-    __slots__ = ("_every", "_left", "_levels")
+    __slots__ = ("_begin", "_every", "_left", "_levels")
 
     def __init__(self) -> None:
         self._every = self._left = 1
+        self._begin = 0
         self._levels: list[float] = []
 
     def add(self, level: float) -> None:
@@ -156,12 +157,18 @@ class Course:
             self._levels.append(level)
             if len(self._levels) > POINTS:
                 del self._levels[1::2]
+                self._begin = (self._begin + 1) // 2
                 self._every *= 2
             self._left = self._every
 
+    def begin(self) -> None:
+        """Leave what was before out of `usual`."""
+        self._begin = len(self._levels)
+
     def usual(self) -> float:
-        """Return the median of the levels since the lowest; the lowest itself if they are few."""
-        since = self._levels[self._levels.index(min(self._levels)) :]
+        """Return the median of the levels since the lowest after `begin`; the lowest itself if they are few."""
+        levels = self._levels[self._begin :] or self._levels[-1:]
+        since = levels[levels.index(min(levels)) :]
         return median(since) if len(since) > POINTS // 8 else since[0]
 
     def is_sudden(self, lowest: float, rise: float, lost: float) -> bool:
@@ -231,6 +238,7 @@ class LossDiverging:
         """The counts of the first and the last sample in a row at which three quarters were above the lowest level."""
         self._lowest = inf
         self._lowest_at = 0
+        self._course.begin()
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
@@ -354,6 +362,7 @@ class LossDiverging:
 
     def _end(self, at: int, text: str, *, accepted: bool = False) -> Detection:
         self._lowest = inf
+        self._course.begin()
         return self._rise.end(at, text, accepted=accepted)
 
     def _report(self, severity: Severity, at: int, step: int, level: float, context: Context) -> Detection:

@@ -155,6 +155,8 @@ class Code(Question, frozen=True, kw_only=True):
         lines: list[str] = []
         until = time.monotonic() + DIFF_SECONDS
         for name in dict.fromkeys([*after, *before]):
+            if before.get(name) == after.get(name) != LEFT_OUT:
+                continue
             if LEFT_OUT in {before.get(name), after.get(name)}:
                 lines.append(f"{name}: too large to be stored")
                 continue

@@ -117,20 +117,13 @@ class Queue:
         if is_dispensable and not self.has_room and len(waiting) >= QUEUE_ITEMS / max(1, len(self._turns.waiting)):
             return
         item = QueueItem(records, receipt, sum(map(record_size, records)), all(map(_can_wait, records)), self._put)
+        self._turns.add(owner, item)
         self._put += 1
-        self._queue(owner, item)
+        self._length += 1
+        self._size += item.size
+        self._urgent += not item.can_wait
         if not self._collects or not item.can_wait or not self.has_room:
             self._changed.notify_all()
-
-    def drop_messages(self) -> None:
-        """Drop what has a receipt: clients send it again, after what was before it and is lost."""
-        with self._changed:
-            before, self._turns = self._turns.waiting, Turns()
-            self._length = self._size = self._urgent = 0
-            for owner, items in before.items():
-                for item in items:
-                    if item.receipt is None:
-                        self._queue(owner, item)
 
     def _owner(self, record: Record) -> str:
         """Return the owner of a record's run; empty without a run, so that nobody comes first by a run that was forgotten."""
@@ -148,12 +141,6 @@ class Queue:
             if len(self._owners) > self._most_owners:
                 del self._owners[next(iter(self._owners))]
         return owner
-
-    def _queue(self, owner: str, item: QueueItem) -> None:
-        self._turns.add(owner, item)
-        self._length += 1
-        self._size += item.size
-        self._urgent += not item.can_wait
 
     def call(self, work: Callable[[RecordStore], T]) -> Future[T]:
         """Queue work; after `close` its future is cancelled."""

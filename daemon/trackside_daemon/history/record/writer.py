@@ -198,7 +198,6 @@ class Writer:
         if self._logged.first("", str(error)):
             log.error("the history writer failed and continues; the same failure is only counted now", exc_info=error)
         self._undo()
-        self._queue.drop_messages()
         self._request_resend(None)
         self._queue.pause(self._intervals.retry)
 
@@ -223,7 +222,6 @@ class Writer:
             if not self._continue_elsewhere():
                 return False
         if self._database.damage:  # what is stored there may be lost: the clients send it again
-            self._queue.drop_messages()
             return True
         self._clear_stuck()
         self._samples += sum(map(_sample_count, stored))
