@@ -151,31 +151,22 @@ class BatchFollower:
 
     def arrived(self, yielded: Any) -> tuple[DrawnBatch, ...]:
         """Return the batches in what was *yielded* last; of an iterator that fetches ahead those that the training uses now."""
-        # In one piece for the usual loaders: between two steps the CPU caches are cold.
+        # In one piece for the usual loader: between two steps the CPU caches are cold.
         try:
-            iteration: Any = self._iteration
-            if self._iterator is not None:
-                state = self._iterator().__dict__
-                iteration = state.get(_ATTRIBUTE)
-                if iteration is None:
-                    return ()
-                number = state[iteration.yields] - 1
-                if iteration is not self._iteration:
-                    self._iteration, iteration.describe = iteration, self._describe or iteration.describe
-                samples = iteration.drawn.get(number)
-                if samples is None and isinstance(yielded, dict):
-                    samples = iteration.drawn[number] = _ids(yielded)
-            else:  # one loader around another: the next batch of the same iteration
-                if iteration is None or len(self._touched) > 1 or (iterator := iteration.iterator()) is None:
-                    return self._of_others()
-                state, number = iterator.__dict__, self._last.get(iteration, -1) + 1
-                if state.get(_ATTRIBUTE) is not iteration or state[iteration.yields] != number + 1:
-                    return self._of_others()
-                self._last[iteration], samples = number, iteration.drawn.get(number)
-            batch: tuple[DrawnBatch, ...] = ((iteration, number, samples),)
-            if iteration.is_ahead:
-                batch, self._held = self._held, batch
-            return batch
+            if self._iterator is None:
+                return self._of_others()
+            state = self._iterator().__dict__
+            iteration: LoaderIteration | None = state.get(_ATTRIBUTE)
+            if iteration is None:
+                return ()
+            number = state[iteration.yields] - 1
+            if iteration is not self._iteration:
+                self._iteration, iteration.describe = iteration, self._describe or iteration.describe
+            samples = iteration.drawn.get(number)
+            if samples is None and isinstance(yielded, dict):
+                samples = iteration.drawn[number] = _ids(yielded)
+            batch = ((iteration, number, samples),)
+            return self._held_back(batch) if iteration.is_ahead else batch
         except Exception:  # noqa: BLE001  of a batch of the user's own kind, and training must go on
             return ()
 
@@ -185,6 +176,13 @@ class BatchFollower:
         return held
 
     def _of_others(self) -> tuple[DrawnBatch, ...]:
+        only = self._iteration  # of one loader around another, of which this is mostly the next batch
+        iterator = None if only is None or len(self._touched) > 1 else only.iterator()
+        if only is not None and iterator is not None:
+            state, number = iterator.__dict__, self._last.get(only, -1) + 1
+            if state.get(_ATTRIBUTE) is only and state[only.yields] == number + 1:
+                self._last[only] = number
+                return self._held_back(((only, number, only.drawn.get(number)),))
         new: list[DrawnBatch] = []
         for iteration in {*self._touched, *self._last}:
             batch = iteration.newest()

@@ -414,8 +414,8 @@ class TrainingWatch:
         if rows is None or (len(rows) <= ROWS_WAITING and get_ident() == self._thread):
             batches = () if self._is_evaluating else self._follower.arrived(batch)
             now = monotonic_ns()
-            mark = tuple.__new__(PhaseMark, (False, "data", now - since, first, True, False, 0, 0, batches))
-            (self._early if rows is None else rows).append((now, mark, None))
+            row = now, PhaseMark(False, "data", now - since, first, True, False, 0, 0, batches), None
+            (self._early if rows is None else rows).append(row)
         if since >= self._workers_due and self._workers is not None:
             self._of_workers, self._usual_run = self._workers.read(iterator), None
             self._workers_due = self._workers.due

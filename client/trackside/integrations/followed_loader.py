@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import open_run
 from trackside.drawn_batches import EARLY, BatchFollower, note_draws
-from trackside.totals.phases import WAITED, PhaseMark
+from trackside.totals.phases import PhaseMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -49,7 +49,7 @@ def _followed(original: Callable[[Any], Iterable[Any]], loader: Any) -> Iterator
 
 
 def _record(early: deque[tuple[int, PhaseMark]], batches: tuple[DrawnBatch, ...]) -> None:
-    early.append((monotonic_ns(), tuple.__new__(PhaseMark, (*WAITED[:-1], batches))))
+    early.append((monotonic_ns(), PhaseMark(enters=False, phase="data", automatic=True, batches=batches)))
     run = open_run()
     while early and run is not None:
         run.queue.append(*early.popleft())

@@ -121,7 +121,7 @@ class TrainerHooks:
     def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Run Accelerate's `clip_grad_norm_`; of a DTensor's norm a rank has only a part, so Trainer's log counts."""
         norm = original(*given, **named)
-        if _is_readable(norm) and (type(norm).__name__ == "Tensor" or not hasattr(type(norm), "to_local")):
+        if _is_readable(norm) and not hasattr(type(norm), "to_local"):
             self.values["grad_norm"] = norm
         return norm
 

@@ -196,10 +196,9 @@ class _TimedIterator(Generic[T]):
         now = monotonic_ns()
         before, self._before = self._before, None
         waited = now - since + (before or 0)
+        # By place, since names cost as much again in each step.
         drawn = self._follower.arrived(batch)
-        # By place and not by the Python of a NamedTuple, which costs as much again in each step.
-        found = (False, "data", waited, before is not None, False, False, 0, 0, drawn)
-        self._accept(now, tuple.__new__(PhaseMark, found))
+        self._accept(now, PhaseMark(False, "data", waited, before is not None, False, False, 0, 0, drawn))
         if self._times is not None and self._join is not None and now >= self._times.due:
             try:
                 self._join(self._times.read(self._batches))
