@@ -10,12 +10,16 @@ before this one also had to repeat it.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
+import select
 import selectors
 import signal
 import struct
+import time
+from contextlib import ExitStack
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -57,6 +61,9 @@ _MANY = 300
 
 _FEW = 20
 """Failed tests that a busy machine explains. With more, something is broken, and none is repeated."""
+
+_SECONDS = int(os.environ.get("TRACKSIDE_TEST_SECONDS", "600"))
+"""A test that takes longer fails, so that one that waits for ever does not cost the whole test run."""
 
 _REPEATED = "trackside/repeated"
 """Where pytest's cache has the tests that the test run before this one repeated."""
@@ -128,7 +135,7 @@ class _Runs:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._running: dict[int, str] = {}
+        self._running: dict[int, tuple[str, float]] = {}
         self._repeats = False
         self._failed: dict[str, list[pytest.TestReport]] = {}
         self._again: set[str] = set()
@@ -156,8 +163,7 @@ class _Runs:
             self._read(session, forks)
         finally:
             for end, pid in forks.items():
-                os.kill(pid, signal.SIGINT)
-                os.waitpid(pid, 0)
+                _end(pid)
                 os.close(end)
             for queue in queues.values():
                 os.close(queue)
@@ -194,26 +200,42 @@ class _Runs:
             terminalreporter.write_line(f"{len(self._failed)} tests needed a second try, {again}")
 
     def _read(self, session: pytest.Session, forks: dict[int, int]) -> None:
-        """Log the reports until every fork has closed its pipe; stop where pytest would."""
-        partial = dict.fromkeys(forks, b"")
-        with selectors.DefaultSelector() as readable:
-            for end in forks:
+        """Log the reports until every fork has ended; stop where pytest would.
+
+        The end of its pipe does not show that a fork has ended: a process that a test left behind may hold the pipe open.
+        """
+        partial, alive = dict.fromkeys(forks, b""), set(forks)
+        with selectors.DefaultSelector() as readable, ExitStack() as opened:
+            for end, pid in forks.items():
+                os.set_blocking(end, False)
                 readable.register(end, selectors.EVENT_READ)
-            while readable.get_map():
-                for key, _ in readable.select():
-                    *lines, partial[key.fd] = (partial[key.fd] + (chunk := os.read(key.fd, 65536))).split(b"\n")
+                ended = opened.enter_context(os.fdopen(os.pidfd_open(pid), "rb", buffering=0))
+                readable.register(ended, selectors.EVENT_READ, data=end)
+            while alive:
+                self._end_late(forks)
+                for key, _ in readable.select(timeout=_SECONDS):
+                    end = key.fd if key.data is None else key.data
+                    *lines, partial[end] = (partial[end] + (chunk := _chunk(end))).split(b"\n")
                     for line in lines:
-                        self._log(session, key.fd, json.loads(line))
+                        self._log(session, end, json.loads(line))
                     if not chunk:
-                        readable.unregister(key.fd)
-                        if test := self._running.get(key.fd):
-                            session.shouldfail = f"a process ended while it ran {test}"
+                        readable.unregister(key.fileobj)
+                        if key.data is not None:
+                            alive.remove(end)
+                            if test := self._running.pop(end, ("", 0))[0]:
+                                session.shouldfail = f"a process ended while it ran {test}"
                     if session.shouldfail:
                         raise session.Failed(session.shouldfail)
 
+    def _end_late(self, forks: dict[int, int]) -> None:
+        """End forks whose test runs in code in C that the alarm does not interrupt."""
+        for end, (test, began) in self._running.items():
+            if test and time.monotonic() > began + 2 * _SECONDS:
+                os.kill(forks[end], signal.SIGKILL)
+
     def _log(self, session: pytest.Session, end: int, message: Any) -> None:
         if isinstance(message, str):
-            self._running[end] = message
+            self._running[end] = (message, time.monotonic())
             return
         hook = session.config.hook
         report = hook.pytest_report_from_serializable(config=session.config, data=message)
@@ -223,6 +245,23 @@ class _Runs:
             self._failed.setdefault(report.nodeid, []).append(report)
             return
         hook.pytest_runtest_logreport(report=report)
+
+
+def _end(pid: int) -> None:
+    """End a fork, at the latest after a minute."""
+    os.kill(pid, signal.SIGINT)
+    with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ended:
+        if not select.select([ended], [], [], 60)[0]:
+            os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _chunk(end: int) -> bytes:
+    """Return what can be read at once from a pipe; nothing at its end, too."""
+    try:
+        return os.read(end, 65536)
+    except BlockingIOError:
+        return b""
 
 
 def _by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
@@ -285,6 +324,7 @@ def _run(session: pytest.Session, number: int, items: Iterator[pytest.Item], wri
     temporary = config._tmp_path_factory  # type: ignore[attr-defined]
     temporary._basetemp = temporary.getbasetemp() / f"process{number}"
     temporary._basetemp.mkdir()
+    signal.signal(signal.SIGALRM, _give_up)
     status = 1
     try:
         item = next(items, None)
@@ -300,8 +340,13 @@ def _run(session: pytest.Session, number: int, items: Iterator[pytest.Item], wri
         os._exit(status)
 
 
+def _give_up(*_: object) -> NoReturn:
+    faulthandler.dump_traceback(2)
+    pytest.fail(f"it ran for {_SECONDS} seconds; what it wrote to standard error ends with what each thread did")
+
+
 class _Reporter:
-    """Sends a fork's reports to the process that prints them, as lines of JSON."""
+    """Sends a fork's reports to the process that prints them, as lines of JSON; ends a test that takes too long."""
 
     def __init__(self, config: pytest.Config, written: int) -> None:
         self._config = config
@@ -309,8 +354,10 @@ class _Reporter:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._send(nodeid)
+        signal.alarm(_SECONDS)
 
     def pytest_runtest_logfinish(self) -> None:
+        signal.alarm(0)
         self._send("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
