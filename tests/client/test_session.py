@@ -648,6 +648,23 @@ def test_what_is_kept_goes_once_the_spool_has_more(spool: Path, greeted: bool, t
     assert session.unspooled_values == 0
 
 
+def test_what_is_kept_stays_while_a_batch_is_collected_that_the_spool_does_not_have(
+    spool: Path, tmp_path: Path
+) -> None:
+    session = a_session(tmp_path / "spool")
+    session.greeted, session.asked_at = True, 1.0
+    push(session, {"loss": 0.0}, 0)
+    session.drain(CLOCK)
+    session.gather = 60.0
+    for step in range(1, 5):
+        push(session, {"loss": step}, step)
+    session.keep(lambda: CLOCK, spool)
+    session.drain(later(1.3))
+    assert session.spool.last == 1
+    _, (_, last) = left_by_a_kill(session, spool)
+    assert [step for step, *_ in rows(last)] == [1, 2, 3, 4]
+
+
 def test_what_is_kept_goes_with_the_end_and_what_cannot_be_kept_costs_nothing(spool: Path) -> None:
     session, without = a_session(), a_session()
     for one, place in ((session, spool), (without, NO_DISK)):

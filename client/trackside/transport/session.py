@@ -295,7 +295,7 @@ class Session(Outbox):
         if self._is_due(clock, everything=everything):
             self._close(clock)
         self.settle(clock)
-        if self.spool.last:  # it has more than what is kept, until `keep` writes again
+        if self.spool.last and not self._batch.rows:  # it has more than what is kept, until `keep` writes again
             self.spool.end_keep()
         if len(self.gpus) > self._gpus_sent:
             self._send_gpus()
