@@ -341,6 +341,7 @@ def _run(session: pytest.Session, number: int, items: Iterator[pytest.Item], wri
 
 
 def _give_up(*_: object) -> NoReturn:
+    signal.alarm(_SECONDS)  # the test's fixtures may wait for ever, too
     faulthandler.dump_traceback(2)
     pytest.fail(f"it ran for {_SECONDS} seconds; what it wrote to standard error ends with what each thread did")
 

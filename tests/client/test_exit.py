@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def start(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., Process]]:
     yield run
     for process in started:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=DEADLINE)
 
 
 @pytest.fixture
@@ -601,7 +602,7 @@ def test_descriptors_that_run_short_cost_nothing_that_was_pushed(
     process = start("short", code, endpoint=f"ipc://{place}/push.sock", TRACKSIDE_FLUSH_TIMEOUT="30")
     assert process.stdout is not None
     assert process.stdin is not None
-    printed = "".join(iter(process.stdout.readline, "short\n"))
+    printed = "".join(takewhile(lambda line: line != "short\n", process.stdout))
     router = start_router()
     process.stdin.write("\n")
     process.stdin.flush()

@@ -65,7 +65,8 @@ async def use_stdio(daemon: Daemon, training: Any) -> None:
         answered = await ask(client, "wait", run="gpt", timeout_seconds=0)
         assert (answered["reason"], answered["step"]) == ("timeout", 20)
         (run,) = (await ask(client, "overview"))["runs"]
-        assert (run["health"], run["step"], run["total_steps"], run["checkpoint"]) == ("ok", 20, 100, None)
+        assert (run["step"], run["total_steps"], run["checkpoint"]) == (20, 100, None)
+        assert run["health"] in {"ok", "slow"}  # a machine that is busy otherwise slows it down
         assert run["unsaved_seconds"] > 0
         training.stdin.write("\n")
         training.stdin.flush()

@@ -222,7 +222,7 @@ def test_a_second_daemon_leaves_the_gpus_to_the_first_until_that_ends(
     eventually(
         lambda: any(message in line and "already samples the GPUs of this machine" in line for line in second.log)
     )
-    assert everything_is_well(watched)
+    eventually(lambda: everything_is_well(watched))
     assert not of_gpus(second, "utilization_ratio")
     watched.stop()
     eventually(lambda: everything_is_well(second))

@@ -328,7 +328,7 @@ def test_it_reports_its_own_figures(house: House) -> None:
 
 
 FULL = """
-import resource, signal, sys, threading
+import resource, signal, sys, threading, time
 from pathlib import Path
 from history.builders import SHIFT, block, opened, session_id
 from trackside_daemon.history.record import writer as module
@@ -351,7 +351,8 @@ writer.put([opened(one)])
 for number in range(1, 61):
     values = [float(number)] * 4000
     writer.put([batch_ingested(one, number, [block(["a"], [number] * 4000, values)], SHIFT)], number)
-while not writer.stuck:
+until = time.monotonic() + 120
+while not writer.stuck and time.monotonic() < until:
     pass
 print("stuck", flush=True)
 sys.stdin.readline()

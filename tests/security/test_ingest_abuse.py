@@ -87,7 +87,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_sample_is_lost(
     for kills in range(1, count(3, 30) + 1):
         before = counted(daemon, "history_samples_total")
         eventually(lambda: counted(daemon, "history_samples_total") > before)  # noqa: B023  called at once
-        os.kill(daemon.pids()["ingest worker"], signal.SIGKILL)
+        os.kill(eventually(lambda: daemon.pids().get("ingest worker", 0)), signal.SIGKILL)
         eventually(lambda: counted(daemon, RESTARTS) == kills)  # noqa: B023
     steps = int(finish(training))
     assert daemon.stop() == 0

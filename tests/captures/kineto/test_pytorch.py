@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from captures.summary.traces import summarized
-from processes import ROOT, clean_environ, eventually, require
+from processes import DEADLINE, ROOT, clean_environ, eventually, require
 from scripted_recorder import answering
 
 from trackside.captures.kineto import BUSY, is_tested, socket_directory, variables
@@ -200,6 +200,7 @@ def test_the_end_of_a_process_that_is_recorded_does_not_crash_it(training: Train
     eventually(lambda: list(place.glob("*.tmp")))  # it has begun
     assert training.process.stdin is not None
     training.process.stdin.close()
-    assert training.process.wait() == 0
+    assert training.process.wait(DEADLINE) == 0
     cancelled.set()
-    recording.join()
+    recording.join(DEADLINE)
+    assert not recording.is_alive()
