@@ -45,7 +45,7 @@ class Records(Dataset[torch.Tensor]):  # type: ignore[misc]  # where PyTorch is 
 
 
 def read_slowly() -> None:
-    time.sleep(0.03)
+    time.sleep(0.1)
 
 
 def augment() -> None:
