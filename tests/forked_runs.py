@@ -62,7 +62,7 @@ _MANY = 300
 _FEW = 20
 """Failed tests that a busy machine explains. With more, something is broken, and none is repeated."""
 
-_SECONDS = int(os.environ.get("TRACKSIDE_TEST_SECONDS", "600"))
+_SECONDS = int(os.environ.get("TRACKSIDE_TEST_SECONDS", "900"))
 """A test that takes longer fails, so that one that waits for ever does not cost the whole test run."""
 
 _REPEATED = "trackside/repeated"
