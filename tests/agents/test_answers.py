@@ -225,7 +225,7 @@ def test_a_comparison_without_a_baseline_takes_the_first_run_or_names_what_is_mi
 @pytest.mark.parametrize(
     ("tool", "arguments", "error"),
     [
-        ("why", {"run": "x"}, f"{OPEN}run 'x': there is none; the newest are"),
+        ("why", {"run": "x"}, f"{OPEN}run 'x': there is none; newest:"),
         ("why", {"ru": "x"}, "ru: there is no such argument; why has run"),
         ("why", {}, "run: is missing; why has run"),
         ("runs", {"state": "bad"}, "state: invalid enum value 'bad'; runs has name"),

@@ -609,7 +609,7 @@ def test_a_daemon_that_is_named_is_the_only_one_that_a_deletion_asks(here: Place
 
 
 def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
-    assert asked.run("show", "nosuch").refusal().startswith("run 'nosuch': there is none; the newest are gpt-small-2")
+    assert asked.run("show", "nosuch").refusal().startswith("run 'nosuch': there is none; newest: gpt-small-2")
     assert "several ids begin with it: bbbb3333, bbbb2222" in asked.run("delete", "bbbb", "--yes").refusal()
 
 

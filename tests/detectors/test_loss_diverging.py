@@ -269,3 +269,14 @@ def test_a_spike_states_the_tests_of_its_first_sample() -> None:
     tests = [test for _, test in rank.tests("LossSpike")]
     assert len(tests) > 2
     assert all(test.value > test.needed for test in tests)
+
+
+def test_a_level_above_the_initial_loss_never_counts_as_normal() -> None:
+    values = falling(500, noise=0.01)
+    lost = [*values, *[1e6 * values[0]] * 3000]
+    assert [one.severity for one in found(LossDiverging(), column(lost))][-1] == "critical"
+    assert not any(one.over for one in found(LossDiverging(), column(lost)))
+    (end,) = [one for one in found(LossDiverging(), column([*lost, *[values[250]] * 40])) if one.over]
+    assert (end.accepted, end.at >= 3500) == (True, True)
+    (end,) = [one for one in found(LossDiverging(), column([*lost, *[values[-1]] * 40])) if one.over]
+    assert (end.accepted, end.at >= 3500) == (False, True)

@@ -224,7 +224,7 @@ def test_all_questions_about_a_run_that_was_deleted_meanwhile_are_errors(tmp_pat
 
 
 def test_errors_are_one_line(directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnknownRunError, match="run 'x': there is none; the newest are"):
+    with pytest.raises(UnknownRunError, match="run 'x': there is none; newest:"):
         trackside.open("x", path=directory)
     with pytest.raises(KeyError, match="there is none"):
         trackside.open(path=directory)["x"]

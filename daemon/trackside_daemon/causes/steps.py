@@ -126,7 +126,7 @@ DATA = Kind(
     "the training waited for data",
     "give the DataLoader more workers, pin_memory and prefetch_factor; move decoding and augmentation out of the step; "
     "check the storage",
-    f"phase `data` of trackside show, {training.DATA_WAIT.name}",
+    f"phase `data` of {training.PHASE_SECONDS.name}, {training.DATA_WAIT.name}",
     ("data",),
     low=0.5,
     alerts=("DataLoaderBottleneck", "DataLoaderDied"),
@@ -185,7 +185,7 @@ EVAL = Kind(
     "eval",
     "evaluation took time from training",
     "evaluate less often, on fewer samples, or with larger batches",
-    "phase `eval` of trackside show",
+    f"phase `eval` of {training.PHASE_SECONDS.name}",
     ("eval",),
     low=MEASURED,
     lost=of_accounts,

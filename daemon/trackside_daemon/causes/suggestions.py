@@ -6,7 +6,7 @@ from typing import Any
 
 from trackside_daemon.causes.cause import Cause, series_evidence
 from trackside_daemon.causes.facts import Facts
-from trackside_daemon.model.families import cgroup, gpu, host, process
+from trackside_daemon.model.families import cgroup, gpu, host, process, training
 from trackside_daemon.model.text import byte_size, counted, number, percent
 
 SPARE = 1.25  # what a job should have, in relation to the most that it used
@@ -18,6 +18,7 @@ TENSORS_IDLE, SM_BUSY = 0.05, 0.5  # activities at which matrices are computed w
 SEEN = 60.0  # seconds of a run from which on its workers would have been seen
 LEAST_WAIT, NO_WAIT = 0.02, 0.002  # shares of the time that wait for data
 WORKER_BUSY, WORKER_IDLE = 0.7, 0.2  # CPUs of a data loader worker
+_CHECK = f"phase `data` of {training.PHASE_SECONDS.name}"
 
 
 def suggestions(facts: Facts, resources: Sequence[Mapping[str, Any]], ledger: Mapping[str, float]) -> Iterator[Cause]:
@@ -76,10 +77,10 @@ def _workers(facts: Facts, resources: Sequence[Mapping[str, Any]], waits: float)
     evidence = (series_evidence(facts, text, process.WORKERS_CPU),)
     if waits >= LEAST_WAIT and _measured(facts) and (each >= WORKER_BUSY if workers else facts.wall >= SEEN):
         what = "more workers" if workers else "workers: num_workers=4 or more loads data in other processes"
-        yield Cause("more_workers", text, evidence, f"give the DataLoader {what}", "phase `data` of trackside show")
+        yield Cause("more_workers", text, evidence, f"give the DataLoader {what}", _CHECK)
     elif workers and workers > 2 and waits < NO_WAIT and each < WORKER_IDLE and "data" in _phases(facts):
         advice = "fewer workers would do, and free memory and CPUs"
-        yield Cause("fewer_workers", text, evidence, advice, "phase `data` of trackside show")
+        yield Cause("fewer_workers", text, evidence, advice, _CHECK)
 
 
 def _cpus(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:

@@ -63,9 +63,9 @@ CRITICAL = 0.5  # rise, as a fraction of the lowest level and of its peak, from 
 
 BACK = 1 / e  # share of its peak below which a rise is on its way back, that of one time constant
 
-ACCEPTED = (
-    1000  # samples after which a new level becomes the accepted one, once it has lasted long enough to be critical
-)
+# Samples after which a new level becomes the accepted one, once it has lasted long enough to be critical. What is critical is never
+# accepted above the initial loss, where nothing that was learnt is left.
+ACCEPTED = 1000
 
 # Factor by which the rate must have risen since the moment, and by which it may exceed the highest before: beyond that no
 # schedule has begun again, but the rate is higher than it ever was.
@@ -334,14 +334,17 @@ class LossDiverging:
             severity := self._judge_severity(height, step, time, context)
         ):
             yield self._report(severity, at, step, level, context)
-        elif rise.seen > ACCEPTED and self._lasts(time):
+        elif rise.seen > ACCEPTED and self._lasts(time) and (rise.severity != "critical" or level < self._initial()):
             yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level", accepted=True)
+
+    def _initial(self) -> float:
+        return sorted(self._first)[-2]
 
     def _needed(self) -> float:
         return max(COST, 2 * self._usual)
 
     def _judge_severity(self, height: float, step: int, time: float, context: Context) -> Severity:
-        lost, part = undone(sorted(self._first)[-2], height, self._lowest)
+        lost, part = undone(self._initial(), height, self._lowest)
         self._peak = max(self._peak, height)
         if self._rate.is_on() or part < MUCH:
             return "info"

@@ -394,7 +394,8 @@ def _profiler_directory(daemon: CommandDaemon) -> Path:
 
 def _report_unstarted(program: str, error: OSError) -> int:
     missing = isinstance(error, FileNotFoundError)
-    reason = "not found" if missing else "not executable" if isinstance(error, PermissionError) else error.strerror
+    denied = f"not executable; name its interpreter, such as python {program}"
+    reason = "not found" if missing else denied if isinstance(error, PermissionError) else error.strerror
     report(f"{program}: {reason}")
     return NOT_FOUND if missing else NOT_EXECUTABLE
 

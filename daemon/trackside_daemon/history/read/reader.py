@@ -139,7 +139,7 @@ def resolve(connection: sqlite3.Connection, text: str) -> str:
     ).fetchall()
     newest = ", ".join(str(name) for (name,) in names)
     raise UnknownRunError(
-        f"run {text!r}: there is none" + (f"; the newest are {newest}" if newest else "; the history has no runs yet")
+        f"run {text!r}: there is none" + (f"; newest: {newest}" if newest else "; the history has no runs yet")
     )
 
 
