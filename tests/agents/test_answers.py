@@ -47,7 +47,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> FileSource:
             ]
         )
         for number, run in enumerate(("base", "later")):
-            more = {} if number else {"about": ProcessInfo(launch=LAUNCH)}
+            more: dict[str, Any] = {} if number else {"about": ProcessInfo(launch=LAUNCH)}
             hello = opened(run, name="gpt", started=BEGIN + number, config={"lr": 0.1 + number}, **more)
             results = Event(run, 0, BEGIN, "summary", 0, None, {"converged": True})
             made.put([hello, column(run, ["loss"], 300), results, finished(run, after=300.0)])
