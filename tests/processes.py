@@ -253,7 +253,8 @@ def run_here(
 
     from trackside_daemon.cli import main
 
-    with patch.dict(os.environ, clean_environ(environ), clear=True), patch.object(main, "load", _command()):
+    argv = patch.object(sys, "argv", ["trackside", *arguments])
+    with patch.dict(os.environ, clean_environ(environ), clear=True), patch.object(main, "load", _command()), argv:
         done = CliRunner().invoke(_command()(""), arguments, input=answer, prog_name="trackside")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception

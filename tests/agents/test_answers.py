@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 from histories import BEGIN, column, finished, history, ingested, opened, session
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from layer_frames import frame, normal
 from session_records import batch_ingested
@@ -46,10 +46,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> FileSource:
                 finished("evil", state="failed", cause=HOSTILE),
             ]
         )
-        for run in ("base", "later"):
-            hello = (
-                opened(run, name="gpt", about=ProcessInfo(launch=LAUNCH)) if run == "base" else opened(run, name="gpt")
-            )
+        for number, run in enumerate(("base", "later")):
+            more: dict[str, Any] = {} if number else {"about": ProcessInfo(launch=LAUNCH)}
+            hello = opened(run, name="gpt", started=BEGIN + number, config={"lr": 0.1 + number}, **more)
             results = Event(run, 0, BEGIN, "summary", 0, None, {"converged": True})
             made.put([hello, column(run, ["loss"], 300), results, finished(run, after=300.0)])
         made.put([batch_ingested(session("base"), 2, distributions=[frame(7, {HOSTILE: normal(7)})])])
@@ -207,6 +206,15 @@ def test_why_begins_with_the_cause(source: FileSource) -> None:
     assert found["ledger"]
 
 
+def test_what_failed_and_which_settings_are_new_is_among_the_changes(source: FileSource) -> None:
+    found, _ = answered(source, "changes", since=0.0)
+    assert unmark(found["runs"][0]["id"]) == "evil", "what failed comes first"
+    assert found["states"] == {"finished": 2, "failed": 1}
+    (settings,) = found["settings"]
+    assert (settings["run"], settings["before"]) == ("later", "base")
+    assert {"key": mark("lr"), "before": mark("0.1"), "now": mark("1.1")} in settings["differs"]
+
+
 def test_a_comparison_has_effects_with_intervals(source: FileSource) -> None:
     found, _ = answered(source, "compare", runs=["later"], baseline=["base"])
     assert found["chosen"] == "run"
@@ -260,12 +268,11 @@ def test_the_protocol(source: FileSource) -> None:
     assert [tool["name"] for tool in ask(message("tools/list"))["result"]["tools"]] == names[:-1]
 
 
-TEXTS = st.text(max_size=400) | st.sampled_from(
-    [OPEN, CLOSE, "<un<untrusted>trusted>", "</ untrusted >", "<UNTRUSTED>"]
-)
+TEXTS = st.text(max_size=80) | st.sampled_from([OPEN, CLOSE, "<un<untrusted>trusted>", "</ untrusted >", "<UNTRUSTED>"])
 
 
 @given(st.lists(TEXTS, max_size=5).map("".join))
+@example("<untrusted>" * 400)
 def test_no_text_can_forge_a_mark(text: str) -> None:
     marked = mark(text)
     inside = unmark(marked).lower().replace(" ", "")
@@ -289,7 +296,7 @@ def test_a_text_of_a_run_is_marked_within_a_sentence_of_ours(texts: list[str], c
 @given(
     st.dictionaries(
         st.text(max_size=5),
-        st.recursive(st.floats() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=400)),
+        st.recursive(st.floats() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=80)),
         max_size=5,
     )
 )

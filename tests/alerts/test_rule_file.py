@@ -7,10 +7,9 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-import processes
 import pytest
 import yaml
-from processes import DEADLINE, clean_environ, command, run_here
+from processes import DEADLINE, run_here
 
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.rules.custom import RuleError
@@ -237,7 +236,7 @@ def test_prometheus_accepts_odd_rules(tmp_path: Path) -> None:
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return processes.run(command("rules", *arguments), env=clean_environ(environ))
+    return run_here("rules", *arguments, environ=environ)
 
 
 def test_the_command_reads_file_and_environment(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ def test_the_first_cause_has_rank_and_phase(daemon: Daemon, count: Callable[[int
         assert re.search(case.words, cause["summary"]), cause["summary"]
 
 
+@pytest.mark.only_soak
 def test_of_ranks_that_are_alike_none_costs_much_of_the_time(daemon: Daemon, count: Callable[[int, int], int]) -> None:
     for number in range(count(1, 5)):
         found = trained(daemon, f"run{number}", "--steps=150")

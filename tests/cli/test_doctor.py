@@ -9,10 +9,9 @@ import shutil
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-import processes
 import pytest
 from certificate_authorities import Authority
-from processes import LEAN, clean_environ, command, eventually
+from processes import LEAN, eventually, run_here
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor import _about, _notifications, _spool, _storage
@@ -55,7 +54,7 @@ def run(place: Path, **environ: str) -> tuple[int, list[str]]:
     $PATH has no Python whose PyTorch the doctor would ask for: that costs more than all else.
     """
     given = {"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock", "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "2", "PATH": ""}
-    done = processes.run(command("doctor"), env=clean_environ({**given, **environ}))
+    done = run_here("doctor", environ={**given, **environ})
     assert done.stderr == ""
     return done.returncode, [line for line in done.stdout.splitlines() if " profiles:" not in line]
 

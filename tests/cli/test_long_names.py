@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import layer_frames
-import processes
 import pytest
 from histories import BEGIN, column, finished, history, opened
-from processes import clean_environ, command
+from processes import run_here
 from session_records import batch_ingested
 
 from trackside_daemon.documents.elements import Document, Table
@@ -86,8 +84,7 @@ OTHERS = {
 def output(stored: Path, name: str, arguments: list[str], columns: int | None = None) -> list[str]:
     environ = {"XDG_RUNTIME_DIR": str(stored), "TRACKSIDE_STORAGE__PATH": str(stored / "history"), "HOME": str(stored)}
     environ |= {"COLUMNS": str(columns)} if columns else {}
-    environment = {key: value for key, value in clean_environ(environ).items() if key != "COLUMNS" or columns}
-    return processes.run(command(*name.split(), *arguments), env=environment, cwd=os.fspath(stored)).stdout.splitlines()
+    return str(run_here(*name.split(), *arguments, environ=environ).stdout).splitlines()
 
 
 @pytest.mark.parametrize("name", TABLES)

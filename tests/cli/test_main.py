@@ -69,16 +69,16 @@ def commands() -> list[str]:
 
 
 def test_it_prints_its_version() -> None:
-    ended = run("--version")
+    ended = run_here("--version")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"trackside {__version__}\n", "")
 
 
 def test_no_line_of_the_list_of_commands_is_cut_off() -> None:
-    assert not re.search(r"[^\]]\.\.\.$", run("--help").stdout, re.MULTILINE)
+    assert not re.search(r"[^\]]\.\.\.$", run_here("--help").stdout, re.MULTILINE)
 
 
 def test_the_list_of_commands_has_groups_in_columns_of_one_width() -> None:
-    _, *parts = re.split(r"^(\w+):\n", run("--help").stdout, flags=re.MULTILINE)
+    _, *parts = re.split(r"^(\w+):\n", run_here("--help").stdout, flags=re.MULTILINE)
     assert parts[::2] == ["Options", "Run", "Look", "Explain", "Keep", "Notify", "Administer"]
     widths = {
         len(line) - len(re.sub(r"^  \S+ +", "", line)) for part in parts[3::2] for line in part.split("\n") if line
@@ -99,7 +99,7 @@ def test_every_command_has_help_with_an_example_that_can_be_copied() -> None:
 
 
 def test_the_help_of_the_daemon_has_the_usual_options_in_groups_and_help_all_has_those_of_every_collector() -> None:
-    usual, whole = (run("daemon", flag).stdout for flag in ("--help", "--help-all"))
+    usual, whole = (run_here("daemon", flag, environ={"COLUMNS": "80"}).stdout for flag in ("--help", "--help-all"))
     options = [set(re.findall(r"^  (--[a-z.-]+)", text, re.MULTILINE)) for text in (usual, whole)]
     groups = [re.findall(r"^([A-Z][a-z ]+):$", text, re.MULTILINE) for text in (usual, whole)]
     assert groups[0] == groups[1] == ["Options", *dict.fromkeys(GROUPS.values())]
@@ -114,7 +114,7 @@ def test_the_help_of_the_daemon_has_the_usual_options_in_groups_and_help_all_has
 
 
 def test_without_a_command_it_shows_what_there_is() -> None:
-    ended = run()
+    ended = run_here()
     assert ended.returncode == 2
     assert "Usage: trackside" in ended.stdout + ended.stderr
 
@@ -131,7 +131,7 @@ def test_without_a_command_it_shows_what_there_is() -> None:
     ],
 )
 def test_wrong_usage_names_what_was_perhaps_meant(arguments: list[str], message: str) -> None:
-    ended = run(*arguments)
+    ended = run_here(*arguments)
     assert ended.returncode == 2
     assert message in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
@@ -231,12 +231,12 @@ def test_a_place_that_nothing_can_be_written_to_is_one_line(
     assert refusal(place, f"{option}={path}") == f"{message} {option}=DIR"
     assert not (place / "push.sock").exists()
     (place / "t.yml").write_text(f"{option.strip('-')}: {path}\n")
-    assert run("check-config", str(place / "t.yml")).stderr == f"trackside: {message} {option}=DIR\n"
+    assert run_here("check-config", str(place / "t.yml")).stderr == f"trackside: {message} {option}=DIR\n"
 
 
 def test_a_missing_directory_is_made_when_its_parent_exists(start_daemon: Callable[..., Daemon], place: Path) -> None:
     (place / "t.yml").write_text(f"storage.path: {place}/new\nstorage.jsonl: {place}/lines\n")
-    ended = run("check-config", str(place / "t.yml"))
+    ended = run_here("check-config", str(place / "t.yml"))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ok\n", "")
     assert not (place / "new").exists()
     start_daemon(f"--storage.path={place}/new", f"--storage.jsonl={place}/lines", "--no-collector.gpu")
@@ -305,7 +305,7 @@ def test_the_link_to_the_dashboard_is_printed_again(daemon: Daemon) -> None:
 
 def test_a_file_is_checked_and_its_settings_are_shown(place: Path) -> None:
     (place / "t.yml").write_text("sample: {interval: 500ms}\nweb: {allowed-hosts: [a, b], public-read: true}\n")
-    ended = run("check-config", "--settings", str(place / "t.yml"))
+    ended = run_here("check-config", "--settings", str(place / "t.yml"))
     assert (ended.returncode, ended.stderr) == (0, "")
     shown = ended.stdout.splitlines()
     for line in ("sample.interval: 0.5", "web.allowed-hosts: a, b", "web.public-read: true", "run.linger: 60.0"):
@@ -315,7 +315,7 @@ def test_a_file_is_checked_and_its_settings_are_shown(place: Path) -> None:
 @pytest.mark.parametrize(("text", "message"), [("smaple: {}", "did you mean sample?"), ("a: [", "not YAML: line 1")])
 def test_what_is_wrong_with_a_file_is_one_line(place: Path, text: str, message: str) -> None:
     (place / "t.yml").write_text(text)
-    ended = run("check-config", str(place / "t.yml"))
+    ended = run_here("check-config", str(place / "t.yml"))
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert message in ended.stderr
 

@@ -239,8 +239,8 @@ def asked_with_three(here: Place) -> Place:
     return here
 
 
-def test_runs_are_a_table_the_newest_first_that_fits_80_columns(asked: Place) -> None:
-    answer = asked.run("runs")
+def test_runs_are_a_table_the_newest_first_that_fits_80_columns(here: Place) -> None:
+    answer = here.run("runs")
     lines = answer.out.splitlines()
     assert answer.status == 0
     assert not answer.errors or "no daemon answers" in answer.errors
@@ -276,17 +276,16 @@ def test_runs_of_several_users_are_listed_with_them(here: Place) -> None:
     assert json.loads(here.run("show", "cccc4444", "--json").out)["user"] == "bob"
 
 
-def test_what_steers_a_terminal_is_escaped_everywhere(asked: Place) -> None:
+def test_what_steers_a_terminal_is_escaped_everywhere(here: Place) -> None:
     for arguments in (("runs",), ("show", "bbbb2222"), ("compare", "aaaa1111", "bbbb2222"), ("show", "aaaa1111")):
-        out = asked.run(*arguments, columns=200).out
+        out = here.run(*arguments, columns=200).out
         assert out.replace("\n", "").isprintable(), arguments
-    assert r"evil\x1b[31m\x07\n\u202ename" in asked.run("runs", columns=200).out
-    assert asked.run("show", EVIL).status == 0
+    assert r"evil\x1b[31m\x07\n\u202ename" in here.run("runs", columns=200).out
+    assert here.run("show", EVIL).status == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "ids"),
-    [
+def test_runs_are_chosen_by_name_tag_state_and_time(asked: Place) -> None:
+    for flags, ids in (
         (["--name=gpt"], ["bbbb3333", "aaaa1111"]),
         (["--name=bbbb"], ["bbbb3333", "bbbb2222"]),
         (["--tag=prod"], ["aaaa1111"]),
@@ -296,11 +295,9 @@ def test_what_steers_a_terminal_is_escaped_everywhere(asked: Place) -> None:
         (["--since=2023-11-01", "--until=2023-11-30T10:00:00Z"], ["bbbb3333", "bbbb2222", "aaaa1111"]),
         (["--until=2023-11-13"], []),
         (["--since=2023-11-01T08:00", "--until=2023-11-30T10:00:59"], ["bbbb3333", "bbbb2222", "aaaa1111"]),
-    ],
-)
-def test_runs_are_chosen_by_name_tag_state_and_time(asked: Place, flags: list[str], ids: list[str]) -> None:
-    found = json.loads(asked.run("runs", "--json", *flags).out)
-    assert [run["id"] for run in found["runs"]] == ids
+    ):
+        found = json.loads(asked.run("runs", "--json", *flags).out)
+        assert [run["id"] for run in found["runs"]] == ids, flags
 
 
 def test_a_query_selects_runs_to_list_compare_export_and_delete(asked: Place, tmp_path: Path) -> None:
@@ -321,17 +318,14 @@ def test_a_query_selects_runs_to_list_compare_export_and_delete(asked: Place, tm
     assert len(json.loads(asked.run("runs", "--json").out)["runs"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
+def test_a_query_that_selects_nothing_changes_nothing(here: Place) -> None:
+    for arguments, error in (
         (["delete", "--yes"], "name runs, or select them with --query"),
         (["delete", "gpt-small", "--query", "lr=0.1", "--yes"], "name runs, or select them with --query; not both"),
         (["export", "--query", "lr=0.1"], "--query: name the directory for the files with --output"),
         (["runs", "lr>soon"], "query: lr>soon: 'soon' is no number"),
-    ],
-)
-def test_a_query_that_selects_nothing_changes_nothing(here: Place, arguments: list[str], error: str) -> None:
-    assert here.run(*arguments).refusal() == error
+    ):
+        assert here.run(*arguments).refusal() == error
 
 
 def test_no_runs_are_no_error(tmp_path: Path) -> None:
@@ -371,9 +365,9 @@ def test_a_run_is_shown_with_its_metrics_attempts_configuration_alerts_and_event
     assert "NaN or infinite:\n  other 3 of rank 1\n" in "\n".join(write(run_document(found, [], None, 0.0)))
 
 
-def test_without_a_run_the_newest_is_shown(asked: Place) -> None:
-    assert json.loads(asked.run("show", "--json").out)["id"] == "bbbb3333"
-    assert json.loads(asked.run("why", "--json").out)["run"] == "bbbb3333"
+def test_without_a_run_the_newest_is_shown(here: Place) -> None:
+    assert json.loads(here.run("show", "--json").out)["id"] == "bbbb3333"
+    assert json.loads(here.run("why", "--json").out)["run"] == "bbbb3333"
 
 
 def test_the_output_of_a_command_is_printed(asked: Place) -> None:
@@ -386,13 +380,13 @@ def test_the_output_of_a_command_is_printed(asked: Place) -> None:
     assert asked.run("show", "bbbb3333", "--console").out == "step    1\n\\x9b31m\\u202eevil\nlast\n"
 
 
-def test_runs_are_put_side_by_side(asked: Place) -> None:
-    out = asked.run("compare", "gpt-small", "bbbb2222").out
+def test_runs_are_put_side_by_side(here: Place) -> None:
+    out = here.run("compare", "gpt-small", "bbbb2222").out
     assert re.search(r"^  lr +0\.1 +0\.2$", out, re.MULTILINE)
     assert "model.layers" not in out
     assert re.search(r"^  train/loss final +19 +2$", out, re.MULTILINE)
     assert re.search(r"^  größe final +- +2\.1$", out, re.MULTILINE)
-    found = json.loads(asked.run("compare", "gpt-small", "bbbb2222", "--json").out)
+    found = json.loads(here.run("compare", "gpt-small", "bbbb2222", "--json").out)
     assert found["configuration"] == {"lr": [0.1, 0.2]}
     assert [one and one["best"] for one in found["metrics"]["eval/accuracy"]] == [9.1, None]
 
@@ -559,10 +553,10 @@ def test_files_are_imported_and_guesses_are_reported(asked: Place) -> None:
     assert [row[4] for row in rows] == ["loss", "2.5", "2.25"]
 
 
-def test_a_file_that_is_nested_without_end_is_one_line(asked: Place) -> None:
-    file = asked.directory / "deep.jsonl"
+def test_a_file_that_is_nested_without_end_is_one_line(here: Place) -> None:
+    file = here.directory / "deep.jsonl"
     file.write_text('{"a":' + "[" * 200_000 + "\n")
-    assert asked.run("import", str(file)).refusal() == f"{file}: line 1: nested too deeply"
+    assert here.run("import", str(file)).refusal() == f"{file}: line 1: nested too deeply"
 
 
 def test_a_bad_file_among_good_ones_is_reported_and_the_good_ones_are_imported(asked: Place) -> None:
@@ -613,9 +607,8 @@ def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
     assert "several ids begin with it: bbbb3333, bbbb2222" in asked.run("delete", "bbbb", "--yes").refusal()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
+def test_wrong_usage_is_one_line(here: Place) -> None:
+    for arguments, error in (
         (["runs", "--since=soon"], "--since: 'soon' is neither a duration such as 7d or 12h, nor a date such as"),
         (["runs", "--since=20261101T080000"], "--since: '20261101T080000' is neither"),
         (["runs", "--since=2026-W45-7"], "--since: '2026-W45-7' is neither"),
@@ -627,19 +620,17 @@ def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
         (["report", *map(str, range(21))], "21 runs are too many for one report; name at most 20"),
         (["import", "a", "b", "--id=x"], "--id is valid for one file only, because each run needs a distinct id"),
         (["runs", "--url=http://127.0.0.1:1"], "--url and --storage.path name two histories; give only one"),
-    ],
-)
-def test_wrong_usage_is_one_line(here: Place, arguments: list[str], error: str) -> None:
-    assert here.run(*arguments).refusal().startswith(error)
+    ):
+        assert here.run(*arguments).refusal().startswith(error), arguments
 
 
-def test_a_report_is_written_in_each_format(asked: Place) -> None:
+def test_a_report_is_written_in_each_format(here: Place) -> None:
     for form, begins in (("html", "<!DOCTYPE html>"), ("md", "# gpt-small, evil"), ("json", '{"reports": [')):
-        file = asked.directory / f"report.{form}"
-        answer = asked.run("report", "aaaa1111", "bbbb2222", "-o", str(file))
+        file = here.directory / f"report.{form}"
+        answer = here.run("report", "aaaa1111", "bbbb2222", "-o", str(file))
         assert (answer.status, answer.out) == (0, f"written: {file}\n")
         assert file.read_text().startswith(begins)
-    answer = asked.run("report", "aaaa1111", "-o", "-", "--format=md")
+    answer = here.run("report", "aaaa1111", "-o", "-", "--format=md")
     assert answer.out.startswith("# gpt-small\n")
     assert "written" not in answer.out
 

@@ -46,12 +46,11 @@ class Needs(NamedTuple):
 
 Proof = Runs | Serves | Elsewhere | Needs
 
-SILENCES = "tests/end_to_end/test_silences.py"
 RUN = "tests/end_to_end/test_run_command.py"
 README = "tests/documentation/test_pages.py::test_the_alert_in_the_readme_is_what_such_a_training_makes"
 WHEEL = "tests/end_to_end/test_packaging.py"
 SYSTEMD = "tests/deploy/test_systemd.py"
-DEMO = "tests/end_to_end/test_demo.py::test_its_flag_sets_how_many_gpus_have_faults"
+DEMO = "tests/end_to_end/test_demo.py::test_a_web_configuration_is_the_other_daemons_and_a_flag_sets_how_many_gpus_have_faults"
 WEB = "tests/web/test_web_docs.py"
 KUSTOMIZE = "tests/deploy/test_kubernetes.py::test_our_reader_of_kustomizations_agrees_with_kubectl"
 SECRET = "tests/security/test_kubernetes.py::test_the_commands_of_the_page_make_a_secret_that_closes_metrics"
@@ -101,7 +100,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"TRACKSIDE_COLLECTOR__GPU__TROUBLE=", Elsewhere(DEMO)),
     (r"trackside alerts show ", Elsewhere(README)),
     (r"trackside test-alert$", Elsewhere("tests/cli/test_alerts.py")),
-    (r"trackside silence --end ", Elsewhere(SILENCES)),
+    (r"trackside silence --end ", Elsewhere("tests/cli/test_alerts.py")),
     (r"export TRACKSIDE_ENDPOINT=tcp:.*|python train\.py$", Elsewhere("tests/end_to_end/test_other_machines.py")),
     (r"(TORCH_\w+=1 )?torchrun .* examples/ddp_torchrun\.py ", Elsewhere(TORCHRUN)),
     (r"promtool query instant ", Runs(r'up\{instance="127\.0\.0\.1:\d+", job="trackside".*\} => 1 @')),

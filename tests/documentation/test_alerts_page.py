@@ -11,7 +11,7 @@ import processes
 import pytest
 import yaml
 from documents import documented, generator
-from processes import ROOT, command
+from processes import ROOT
 
 from trackside_daemon import checkpoints, detectors
 from trackside_daemon.alerts import process_memory_leaks, slow_collectives
@@ -106,7 +106,7 @@ def test_each_family_that_it_names_is_exported() -> None:
 
 
 def test_each_command_that_it_names_is_one() -> None:
-    shown = processes.run(command("--help"), check=True).stdout
+    shown = processes.run_here("--help").stdout
     commands = set(re.findall(r"^  ([a-z][a-z-]+)  ", shown, re.MULTILINE))
     named = set(re.findall(r"`trackside ([a-z-]+)", PAGE))
     assert named <= commands

@@ -13,7 +13,7 @@ import processes
 import pytest
 from diffs import section
 from documents import NEW_TYPER, generator
-from processes import ROOT, clean_environ, command, eventually
+from processes import ROOT, clean_environ, eventually
 from web.documented import DOCUMENT, differences
 
 from trackside_daemon.nvml.reader_groups import GROUPS
@@ -103,7 +103,7 @@ def test_every_link_to_a_section_leads_to_one(page: Path) -> None:
 
 
 def test_the_page_of_commands_has_every_command_and_readme_names_no_other() -> None:
-    shown = processes.run(command("--help"), check=True).stdout
+    shown = processes.run_here("--help").stdout
     commands = set(re.findall(r"^  ([a-z][a-z-]+)  ", shown, re.MULTILINE))
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^### ([a-z-]+)$", page, re.MULTILINE)) == commands
@@ -185,8 +185,7 @@ def test_the_alert_in_the_readme_is_what_such_a_training_makes(daemon: Daemon, t
     assert promised
 
     def missing() -> list[str]:
-        arguments = command(*asked.split(), f"--storage.path={daemon.history}")
-        done = processes.run(arguments)
+        done = processes.run_here(*asked.split(), f"--storage.path={daemon.history}", environ={"COLUMNS": "80"})
         return [line for line in promised if line not in ("…", *done.stdout.splitlines())]
 
     eventually(lambda: not missing())
@@ -214,6 +213,7 @@ OTHERS = (
 """Prometheus', Kubernetes', Compose's, and those of web.md, which has tests of its own."""
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what Apprise imports
 @pytest.mark.parametrize(
     "block",
     [pytest.param(block, id=page.name) for page, block in BLOCKS if not block.startswith(OTHERS)],
@@ -224,7 +224,7 @@ def test_check_config_accepts_what_the_pages_show_of_a_configuration(block: str,
         (tmp_path / name).chmod(0o600)
     file = tmp_path / "trackside.yml"
     file.write_text(block.replace("/etc/trackside", str(tmp_path)), encoding="utf-8")
-    done = processes.run(command("check-config", str(file)))
+    done = processes.run_here("check-config", str(file))
     assert (done.returncode, done.stderr) == (0, "")
 
 

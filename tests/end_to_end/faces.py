@@ -7,7 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from processes import clean_environ, command, http, run
+from processes import http, run_here
 
 if TYPE_CHECKING:
     from processes import Daemon
@@ -18,10 +18,12 @@ WIDE = {"COLUMNS": "4000"}
 
 def faces(daemon: Daemon, name: str) -> dict[str, str]:
     """Return the sentence of each face on a run."""
-    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint, **WIDE})
+    environ = {"TRACKSIDE_ENDPOINT": daemon.endpoint, **WIDE}
 
     def printed(*arguments: str) -> str:
-        return run(command(*arguments), env=environ, encoding="utf-8", check=True).stdout
+        done = run_here(*arguments, environ=environ)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
 
     found = re.search(r"^health: broken: (.*)$", printed("why", name), re.MULTILINE)
     shown = re.search(r"^verdict\s+(.*)$", printed("show", name), re.MULTILINE)

@@ -1,8 +1,8 @@
 """One of two gloo ranks that meet in a collective after each step; lines of standard input cause failures.
 
-Run ``python failing_ranks.py STORE SECONDS TIMES``, or without a file for a rank without a collective; a step takes the
-seconds, by default 10 ms. The line ``slow`` makes this rank's own time so many times as long, by default three times, until
-the line ``recover``. The line ``stay away`` keeps it from the collective.
+Run ``python failing_ranks.py STORE SECONDS``, or without a file for a rank without a collective; a step takes the seconds,
+by default 10 ms. The line ``slow`` makes this rank's own time three times as long. The line ``stay away`` keeps it from the
+collective.
 """
 
 from __future__ import annotations
@@ -46,13 +46,12 @@ def meeting(store: str, rank: int, world: int) -> Callable[[], None]:
 def main() -> None:
     """Run steps, each with the collective."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    store, seconds, times = [*sys.argv[1:], *("", "0.01", "3")[len(sys.argv) - 1 :]]
+    store, seconds = [*sys.argv[1:], *("", "0.01")[len(sys.argv) - 1 :]]
     meet = meeting(store, rank, world) if store else lambda: None
     threading.Thread(target=listen, daemon=True).start()
     for step in range(1_000_000):
         with trackside.phase("forward"):
-            is_slow = "slow" in printed and "recover" not in printed
-            time.sleep(float(seconds) * (float(times) if is_slow else 1))
+            time.sleep(float(seconds) * (3 if "slow" in printed else 1))
         while "stay away" in printed:
             threading.Event().wait()
         meet()

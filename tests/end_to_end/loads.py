@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,12 +21,9 @@ SHM = 32 * 1024**2
 
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000  # sched.h, sys/mount.h
 
-CALLS = 16
-"""So many batches in which a command runs, of four workers."""
-
 
 class Data(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing where types are checked
-    """A dataset that acts by the number in *told*, an index of `LINES`; only the first worker is killed or exits."""
+    """A dataset that acts by the number in *told*, an index of `LINES`; only the first worker is killed."""
 
     def __init__(self) -> None:
         self.line = torch.zeros(1, dtype=torch.int32).share_memory_()
@@ -42,19 +38,13 @@ class Data(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing
         act, worker = LINES[int(self.line)], -1 if info is None else info.id
         if act == "fill":
             fill()
-        elif act == "allocate":
-            return torch.ones(SHM // 4)
         elif act == "kill" and worker == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        elif act == "exit" and worker == 0:
-            os._exit(3)
-        elif act == "call":
-            call()
         time.sleep(0.001)
         return torch.zeros(16)
 
 
-LINES = ("", "fill", "allocate", "kill", "exit", "call")
+LINES = ("", "fill", "kill")
 
 
 def fill() -> None:
@@ -78,11 +68,6 @@ def mount_shm() -> None:
             raise OSError(ctypes.get_errno(), "the small /dev/shm")
 
 
-def call() -> None:
-    """Run a command that fails 0.6 s after the fork, so that each sample sees it with the worker's name."""
-    subprocess.run(["false"], preexec_fn=lambda: time.sleep(0.6), check=False)
-
-
 def main() -> None:
     """Load a batch, then do as the line of standard input demands."""
     if "--small-shm" in sys.argv:
@@ -100,9 +85,8 @@ def main() -> None:
         line = sys.stdin.readline().strip()
     if line in LINES[1:]:
         data.line.fill_(LINES.index(line))
-        for number, _ in enumerate(batches, 1):
-            if line == "call" and number == CALLS:
-                break
+        for _ in batches:
+            pass
     del batches, loader
     sys.stdin.read()
 

@@ -6,15 +6,12 @@ One daemon and one Prometheus serve the whole file, so each test uses a differen
 from __future__ import annotations
 
 import math
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from end_to_end.prometheus import Prometheus
 from end_to_end.queries import SCRAPED
-from processes import Daemon, eventually, http, lasting_daemon
+from processes import Daemon, eventually, lasting_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,17 +22,15 @@ BATCH = 512
 """Predictions in a step of the example."""
 
 LOOP = """
-import sys, time, trackside
-steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+import sys, trackside
+steps = int(sys.argv[1])
 for step in range(1, steps + 1):
     trackside.push(step=step, loss=1 / step)
-    if seconds:
-        time.sleep(seconds)
 trackside.finish()
 print(repr(1 / step))
 """
-"""Makes steps of so many seconds, or as fast as Python can, and prints the very last value."""
-TIGHT = ("-c", LOOP, "5000", "0")
+"""Makes steps as fast as Python can, and prints the very last value."""
+TIGHT = ("-c", LOOP, "5000")
 DIVERGES = """
 import trackside
 for step in range(1, 101):
@@ -79,12 +74,19 @@ def test_the_loss_pushed_last_and_every_step_are_in_prometheus(
     prometheus.shows('trackside_training_state{run="pytorch_loop",state="finished"}', 1)
 
 
-def test_the_very_last_value_of_a_tight_loop_arrives(
+def test_the_very_last_value_of_a_tight_loop_arrives_and_type_help_and_unit(
     daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
 ) -> None:
     last = float(run_training(daemon, *TIGHT, TRACKSIDE_RUN_NAME="tight"))
     prometheus.shows('trackside_training_steps_total{run="tight"}', 5000)
     assert prometheus.value('trackside_training_loss{run="tight"}') == last
+    # OpenMetrics, which Prometheus asks for, has types, helps and units.
+    known = {name: one for name, [one] in prometheus.get("metadata").items()}
+    assert known["trackside_training_loss"] == {"type": "gauge", "help": "Training loss, as pushed.", "unit": ""}
+    assert known["trackside_training_steps"]["type"] == "counter"
+    assert known["trackside_training_run"]["type"] == "info"
+    assert known["trackside_training_step_duration_seconds"]["type"] == "histogram"
+    assert known["trackside_training_step_duration_seconds"]["unit"] == "seconds"
 
 
 def test_a_loss_of_nan_is_nan_in_prometheus_and_is_counted(
@@ -102,10 +104,10 @@ def test_a_loss_of_nan_is_nan_in_prometheus_and_is_counted(
 def test_a_second_run_of_the_same_name_takes_the_place_of_the_first(
     daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
 ) -> None:
-    run_training(daemon, "-c", LOOP, "60", "0", TRACKSIDE_RUN_NAME="again")
+    run_training(daemon, "-c", LOOP, "60", TRACKSIDE_RUN_NAME="again")
     prometheus.shows('trackside_training_steps_total{run="again"}', 60)
     [first] = prometheus.query('trackside_training_run_info{run="again"}')
-    run_training(daemon, "-c", LOOP, "25", "0", TRACKSIDE_RUN_NAME="again")
+    run_training(daemon, "-c", LOOP, "25", TRACKSIDE_RUN_NAME="again")
     prometheus.shows('trackside_training_steps_total{run="again"}', 25)
     assert prometheus.value('resets(trackside_training_steps_total{run="again"}[10m])') == 1
     [second] = prometheus.query('trackside_training_run_info{run="again"}')
@@ -120,75 +122,3 @@ def test_prometheus_counts_every_series_of_the_page(daemon: Daemon, prometheus: 
 
     eventually(counted, pause=SCRAPED)
     assert prometheus.value("trackside_gpus_visible") == 2
-
-
-def test_type_help_and_unit_reach_prometheus(
-    daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
-) -> None:
-    run_training(daemon, *TIGHT, TRACKSIDE_RUN_NAME="types")
-    prometheus.shows('trackside_training_steps_total{run="types"}', 5000)
-    known = {name: one for name, [one] in prometheus.get("metadata").items()}
-    assert known["trackside_training_loss"] == {"type": "gauge", "help": "Training loss, as pushed.", "unit": ""}
-    assert known["trackside_training_steps"]["type"] == "counter"
-    assert known["trackside_training_run"]["type"] == "info"
-    assert known["trackside_training_step_duration_seconds"]["type"] == "histogram"
-    assert known["trackside_training_step_duration_seconds"]["unit"] == "seconds"
-
-
-def test_after_the_linger_a_run_is_gone_and_its_end_stays(
-    start_daemon: Callable[..., Daemon],
-    start_prometheus: Callable[..., Prometheus],
-    run_training: Callable[..., str],
-) -> None:
-    daemon = start_daemon("--run.linger=3s")
-    prometheus = start_prometheus(daemon.url)
-    prometheus.shows("up", 1)
-    run_training(daemon, "-c", LOOP, "20", "0", TRACKSIDE_RUN_NAME="pytorch_loop")
-    prometheus.shows("max_over_time(trackside_training_steps_total[10m])", 20)
-    # Gone as soon as the page is without it: only staleness makes that so, else it would be returned for 5 minutes.
-    prometheus.shows("trackside_training_steps_total")
-    marks = "trackside_training_(state|run_info|end_timestamp_seconds)"
-    prometheus.shows(f'{{__name__=~"trackside_training_.*",__name__!~"{marks}"}}')
-    prometheus.shows('trackside_training_state{state="finished"}', 1)
-    assert prometheus.value('sum(trackside_training_state{state!="finished"})') == 0
-    [info] = prometheus.query("trackside_training_run_info")
-    assert (info.labels["run"], info.labels["attempt"], info.value) == ("pytorch_loop", "0", 1)
-    [end] = prometheus.query("trackside_training_end_timestamp_seconds")
-    assert end.labels == {"run": "pytorch_loop", "rank": "0"}
-    assert prometheus.value("time() - trackside_training_end_timestamp_seconds") > 0
-
-
-@pytest.fixture
-def headers_of_prometheus(tmp_path: Path) -> dict[str, str]:
-    """The headers that the real Prometheus sends with a scrape."""
-    seen: dict[str, str] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.update(self.headers.items())
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its name there
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            with Prometheus(tmp_path, f"http://127.0.0.1:{server.server_address[1]}"):
-                eventually(lambda: "Accept" in seen)
-        finally:
-            server.shutdown()
-            thread.join()
-    return seen
-
-
-def test_prometheus_is_answered_in_openmetrics_and_gzip(daemon: Daemon, headers_of_prometheus: dict[str, str]) -> None:
-    assert "application/openmetrics-text;version=1.0.0" in headers_of_prometheus["Accept"]
-    answer = http.get(f"{daemon.url}/metrics", headers=headers_of_prometheus)
-    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
-    assert answer.headers["content-encoding"] == "gzip"
-    assert int(answer.headers["content-length"]) < len(answer.content)
-    assert answer.text.endswith("# EOF\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from alerts.sinks.alert_records import alert
 from end_to_end.conftest import finish
-from processes import command, eventually, run
+from processes import eventually, run_here
 
 from trackside.environment.process_info import correlation
 from trackside_daemon.alerts.sinks.apprise.sink import body
@@ -87,7 +87,7 @@ def test_the_id_of_a_job_is_in_the_history_in_alerts_and_in_the_daemon_s_log(
     assert stored["fingerprint"] == entry["alert_id"]
     whole = daemon.api(f"alerts/{stored['id']}").json()
     assert whole["evidence"]["correlation_id"] == "pipeline-7"
-    shown = run(command("alerts", "show", entry["alert_id"], f"--storage.path={daemon.history}"), check=True)
+    shown = run_here("alerts", "show", entry["alert_id"], f"--storage.path={daemon.history}")
     assert shown.stdout.startswith("alert     NonFinite")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import DEADLINE, LEAN, Daemon, clean_environ, command, eventually, lasting_daemon, require, run
+from processes import DEADLINE, LEAN, Daemon, eventually, lasting_daemon, require, run_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,11 +42,6 @@ def small_shm() -> str:
 def processes(daemon: Daemon, run: str) -> list[dict[str, Any]]:
     """Return the processes of a run, as the API shows them."""
     return [one for one in daemon.api("processes").json()["processes"] if one["run"] == run]
-
-
-def called(daemon: Daemon, run: str, comm: str) -> list[dict[str, Any]]:
-    """Return the processes of a run that have that name."""
-    return [one for one in processes(daemon, run) if one["comm"] == comm]
 
 
 def roles(daemon: Daemon, run: str) -> list[str]:
@@ -134,74 +129,15 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
         assert re.fullmatch(r"killed by SIGBUS: /dev/shm is full \(1[56](\.\d)? of 16 MiB\)", one["fields"]["cause"])
     assert [line for line in daemon.log if "run full rank 0: data loader worker" in line and first["cause"] in line]
     eventually(lambda: "DataLoaderDied" in {one["alert"] for one in daemon.api("alerts").json()["alerts"]})
-    show = command("show", "full", f"--storage.path={daemon.history}")
-    shown = run(show, env=clean_environ({"COLUMNS": "200"}), check=True)
+    shown = run_here("show", "full", f"--storage.path={daemon.history}", environ={"COLUMNS": "200"})
     assert re.search(rf" 0 +- +dataloader_died\s+pid={first['pid']} signal=SIGBUS cause=", shown.stdout)
 
 
-@pytest.mark.usefixtures("only_soak")
-def test_pytorch_that_cannot_allocate_shared_memory_raises_it_itself_and_no_process_dies(
-    daemon: Daemon, start_training: Callable[..., Process], small_shm: str
-) -> None:
-    """PyTorch allocates the memory before it writes, so the rank gets the exception, and the run's cause is that."""
-    training = start_training(daemon, TRAINING, "fork", small_shm, TRACKSIDE_RUN_NAME="raises")
-    eventually(lambda: of_loader(daemon, "raises", "workers") == 4)
-    send_line(training, "allocate")
-    _, complaints = training.communicate("", timeout=DEADLINE)
-    assert "unable to allocate shared memory" in complaints
-    (run,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == "raises"])
-    cause = "RuntimeError: /dev/shm is full (size 16 MiB)"
-    eventually(lambda: daemon.api(f"runs/{run['id']}").json()["cause"] == cause)
-    assert deaths(daemon, "raises") == []
-
-
-@pytest.mark.parametrize(
-    ("line", "cause", "known"),
-    [
-        ("kill", "SIGKILL", {"signal": "SIGKILL", "cause": "killed by SIGKILL"}),
-        pytest.param("exit", "exit", {"status": 3, "cause": "exit status 3"}, marks=pytest.mark.only_soak),
-    ],
-)
-def test_a_worker_that_dies_otherwise_is_reported_too(
-    daemon: Daemon, start_training: Callable[..., Process], line: str, cause: str, known: dict[str, Any]
-) -> None:
-    training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME=line)
-    eventually(lambda: of_loader(daemon, line, "workers") == 4)
-    send_line(training, line)
+def test_a_worker_that_is_killed_is_reported_too(daemon: Daemon, start_training: Callable[..., Process]) -> None:
+    training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME="kill")
+    eventually(lambda: of_loader(daemon, "kill", "workers") == 4)
+    send_line(training, "kill")
     training.communicate("", timeout=DEADLINE)
-    fields = eventually(lambda: [one["fields"] for one in deaths(daemon, line)])
-    assert [known.items() <= one.items() for one in fields] == [True], fields
-    assert daemon.series()[f'trackside_dataloader_deaths_total{{cause="{cause}",rank="0",run="{line}"}}'] == 1
-
-
-@pytest.mark.usefixtures("only_soak")
-def test_the_commands_that_workers_run_are_no_workers_and_none_of_them_dies(
-    daemon: Daemon, start_training: Callable[..., Process]
-) -> None:
-    training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME="calls")
-    eventually(lambda: of_loader(daemon, "calls", "workers") == 4)
-    send_line(training, "call")
-    named = eventually(lambda: (found := called(daemon, "calls", "pt_data_worker"))[4:] and found)
-    assert {one["role"] for one in named if one["parent"] != training.pid} == {"other"}
-    for _ in range(4):
-        await_tick(daemon)
-        assert (of_loader(daemon, "calls", "workers") or 0) <= 4
-    training.communicate("", timeout=DEADLINE)
-    eventually(lambda: processes(daemon, "calls") == [])
-    assert deaths(daemon, "calls") == []
-    assert not [line for line in daemon.log if "run calls rank 0: data loader" in line]
-
-
-@pytest.mark.usefixtures("only_soak")
-def test_workers_that_are_killed_with_their_rank_are_no_news(
-    daemon: Daemon, start_training: Callable[..., Process]
-) -> None:
-    training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME="together")
-    eventually(lambda: of_loader(daemon, "together", "workers") == 4)
-    for one in reversed(processes(daemon, "together")):
-        os.kill(one["pid"], 9)
-    training.communicate(timeout=DEADLINE)
-    eventually(lambda: of_loader(daemon, "together", "workers") is None)
-    for _ in range(4):
-        await_tick(daemon)
-    assert deaths(daemon, "together") == []
+    (fields,) = eventually(lambda: [one["fields"] for one in deaths(daemon, "kill")])
+    assert {"signal": "SIGKILL", "cause": "killed by SIGKILL"}.items() <= fields.items()
+    assert daemon.series()['trackside_dataloader_deaths_total{cause="SIGKILL",rank="0",run="kill"}'] == 1

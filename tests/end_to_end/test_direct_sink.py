@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from end_to_end.inbox import Inbox
-from end_to_end.many_ranks import nans, ranks
 from processes import Daemon, eventually
 
 import trackside
@@ -23,22 +22,12 @@ if TYPE_CHECKING:
     from end_to_end.inbox import Letter
 
 NAN = "TracksideNonFinite"
-DIED = "TracksideTrainingProcessDied"
 NAN_THEN_EXIT = """
 import sys, trackside
 for step in range(20):
     trackside.push(step=step, loss=0.5)
 trackside.push(step=20, loss=float("nan"))
 sys.exit("loss is NaN")
-"""
-STALLS = """
-import sys, time, trackside
-for step in range(60):
-    trackside.push(step=step, loss=0.5)
-    time.sleep(0.05)
-sys.stdin.readline()
-trackside.push(step=60, loss=0.5)
-sys.stdin.read()
 """
 
 
@@ -57,21 +46,6 @@ def environ(inbox: Inbox) -> dict[str, str]:
 
 def letters_about(inbox: Inbox, alert: str, status: str = "firing") -> list[Letter]:
     return [letter for letter in inbox.of("direct") if letter.has(alert, status)]
-
-
-def test_a_nan_of_64_ranks_is_one_message(
-    inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    daemon = start_daemon(environ=environ)
-    with ranks(daemon, 64, monkeypatch) as runs:
-        for run in runs:
-            run.push(step=1, loss=float("nan"))
-        letter = eventually(lambda: letters_about(inbox, NAN))[0]
-        notified = eventually(lambda: [one for one in nans(daemon) if "webhook" in one["notified"]])
-    (alert,) = [one for one in letter.body["alerts"] if one["labels"]["alertname"] == NAN]
-    assert (alert["labels"]["run"], alert["labels"]["severity"]) == ("net", "critical")
-    assert len(notified) == 1
-    assert len(letters_about(inbox, NAN)) == 1
 
 
 def test_a_nan_of_a_run_that_ends_at_once_is_firing_in_the_first_message(
@@ -116,36 +90,6 @@ def test_an_alert_of_a_rule_that_is_gone_is_resolved_for_its_receivers(
         eventually(lambda: letters_about(inbox, "TracksideRewardLow", "resolved"))
 
 
-@pytest.mark.usefixtures("only_soak")
-def test_a_sink_that_is_configured_later_is_sent_only_what_still_fires(
-    inbox: Inbox,
-    environ: dict[str, str],
-    start_daemon: Callable[..., Daemon],
-    start_training: Callable[..., Process],
-    spool: Path,
-) -> None:
-    """A NaN has ended, a run that stalls is lost while no daemon runs and leaves a spool, and another alert still fires."""
-    first = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})
-    start_training(first, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
-    stalled = start_training(first, "-c", STALLS, TRACKSIDE_RUN_NAME="stalled")
-    with trackside.init("alive", endpoint=first.endpoint) as run:
-        run.alert("fires on", severity="critical")
-        eventually(lambda: {"NonFinite", "TrainingStalled", "UserAlert"} <= {one["alert"] for one in _alerts(first)})
-        eventually(lambda: [one for one in nans(first) if one["ended"] is not None])
-        first.stop(signal.SIGKILL)
-        assert stalled.stdin is not None
-        print(file=stalled.stdin, flush=True)
-        eventually(lambda: list(spool.glob("*.spool")))
-        stalled.kill()
-        again = start_daemon(environ=environ)
-        eventually(lambda: letters_about(inbox, "TracksideUserAlert"))
-        again.stop()
-    assert not any(letter.of(NAN) for letter in inbox.of("direct")), "the run of the NaN had ended before"
-    assert not letters_about(inbox, "TracksideTrainingStalled"), "the run that stalled is lost"
-    died = [one["labels"]["run"] for letter in letters_about(inbox, DIED) for one in letter.of(DIED)]
-    assert "stalled" in died
-
-
 def test_a_sink_that_a_reload_adds_is_sent_only_what_fires(
     inbox: Inbox, start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], tmp_path: Path
 ) -> None:
@@ -162,6 +106,11 @@ def test_a_sink_that_a_reload_adds_is_sent_only_what_fires(
         eventually(lambda: letters_about(inbox, "TracksideUserAlert"))
         daemon.stop()
     assert not any(letter.of(NAN) for letter in inbox.of("direct"))
+
+
+def nans(daemon: Daemon) -> list[dict[str, Any]]:
+    """Return the NonFinite alerts in the API."""
+    return [one for one in _alerts(daemon) if one["alert"] == "NonFinite"]
 
 
 def _alerts(daemon: Daemon) -> list[dict[str, Any]]:

@@ -172,37 +172,6 @@ def test_while_a_worker_is_replaced_for_a_lost_gpu_no_other_is_reported_as_down(
     assert all(down <= {"1"} for down in downs)
 
 
-@pytest.mark.usefixtures("only_soak")
-def test_a_driver_that_is_unloaded_leaves_its_gpus_at_0_and_comes_back(
-    watched: Daemon, training: Process, scenario: Scenario
-) -> None:
-    scenario.unload()
-    gone = {"trackside_gpus_visible": 0, "trackside_gpus_expected": 2}
-
-    def is_gone(page: dict[str, float]) -> bool:
-        shown = of_gpus(watched, "up", page), of_gpus(watched, "utilization_ratio", page)
-        return shown == ({"0": 0, "1": 0}, {}) and gone.items() <= page.items()
-
-    page = eventually(lambda: series if is_gone(series := watched.series()) else {})
-    scenario.set()
-    eventually(lambda: everything_is_well(watched))
-    assert watched.series()[STEPS] > page[STEPS]
-
-
-def test_a_library_that_kills_its_process_does_not_kill_the_daemon(
-    watched: Daemon, training: Process, scenario: Scenario
-) -> None:
-    before = watched.series()[STEPS]
-    scenario.set(f"0 {RATES} crash")
-    eventually(lambda: watched.series()['trackside_nvml_worker_restarts_total{reason="crash"}'])
-    eventually(lambda: not of_gpus(watched, "utilization_ratio"))
-    eventually(lambda: watched.series().get('trackside_collector_success{collector="cpu"}') == 1)
-    scenario.remove(f"0 {RATES}")
-    eventually(lambda: everything_is_well(watched))
-    assert watched.series()[STEPS] > before
-    assert watched.process.poll() is None
-
-
 def test_a_worker_dies_with_its_killed_daemon_although_it_hangs_in_the_driver(
     watched: Daemon, scenario: Scenario
 ) -> None:

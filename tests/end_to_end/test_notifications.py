@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from end_to_end.alert_chain import Road
-from end_to_end.many_ranks import nans, ranks
 from end_to_end.queries import SCRAPED
 from processes import Daemon, eventually
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 PAGE = "training-page"
 NAN = "TracksideNonFinite"
 STALLED = "TracksideTrainingStalled"
-DIED = "TracksideTrainingProcessDied"
 MINUTES = 600.0
 """Seconds that a resolve may take in its own time: two minutes of firing, ten samples, `group_interval`."""
 
@@ -114,28 +112,6 @@ def test_a_nan_is_over_by_itself_with_the_times_that_are_shipped(
             run.push(step=step, loss=2.5)
         eventually(lambda: road.letters_about(PAGE, NAN, "resolved"), MINUTES)
     assert len(road.letters_about(PAGE, NAN)) == 1
-
-
-@pytest.mark.usefixtures("only_soak")
-def test_64_ranks_are_one_message_and_a_killed_process_is_another(
-    daemon: Daemon,
-    start_road: Callable[..., Road],
-    start_training: Callable[..., Process],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    road = start_road(daemon)
-    begin(daemon, start_training, "dies").kill()
-    with ranks(daemon, 64, monkeypatch) as runs:
-        for run in runs:
-            break_down(run)
-        eventually(lambda: road.letters_about(PAGE, NAN))
-        eventually(lambda: any(" 63 " in one["summary"] for one in nans(daemon)))
-        (died,) = eventually(lambda: road.letters_about(PAGE, DIED))
-        _scrapes(road, 3)
-        assert died.body["groupLabels"] == {"cluster": "main", "alertname": "TracksideTrainingProcessDied"}
-    assert {one["labels"]["alertname"] for one in died.body["alerts"]} == {DIED}
-    assert len(road.inbox.of(PAGE)) == 2
-    assert not road.inbox.of("training")
 
 
 def test_a_daemon_that_is_killed_during_a_nan_and_a_stall_neither_resolves_nor_sends_them_again(

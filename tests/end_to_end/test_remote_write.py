@@ -70,7 +70,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Road]:
         yield found
 
 
-def test_values_arrive_with_the_labels_of_daemon_targets_file_and_agent(
+def test_values_arrive_with_the_labels_of_daemon_targets_file_and_agent_and_of_an_ended_run_only_how_it_ended(
     road: Road, start_training: Callable[..., Process]
 ) -> None:
     training = start_training(road.daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="far")
@@ -82,24 +82,17 @@ def test_values_arrive_with_the_labels_of_daemon_targets_file_and_agent(
         end.shows("count(trackside_gpu_up)", 2)
         end.shows('up{instance="127.0.0.1"}', 1)
     finish(training)
+    live = 'trackside_training_loss{run="far"}'
+    for end in road.ends:
+        end.shows(live)
+        end.shows('trackside_training_state{run="far",state="finished"}', 1)
+        end.shows('trackside_training_end_timestamp_seconds{run="far"} > bool 0', 1)
+        assert end.value(f"count_over_time({live}[5m])") > 0  # within the time for which a lost series is shown
 
 
 def finish(training: Process) -> None:
     training.communicate("\n", timeout=DEADLINE)
     assert training.returncode == 0
-
-
-def test_a_run_s_end_leaves_no_value_of_it_but_how_it_ended(road: Road, start_training: Callable[..., Process]) -> None:
-    training = start_training(road.daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="ending")
-    live = 'trackside_training_loss{run="ending"}'
-    for end in road.ends:
-        end.shows(live, 1.25)
-    finish(training)
-    for end in road.ends:
-        end.shows(live)
-        end.shows('trackside_training_state{run="ending",state="finished"}', 1)
-        end.shows('trackside_training_end_timestamp_seconds{run="ending"} > bool 0', 1)
-        assert end.value(f"count_over_time({live}[5m])") > 0  # within the time for which a lost series is shown
 
 
 @pytest.mark.usefixtures("only_soak")

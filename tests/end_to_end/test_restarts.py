@@ -152,11 +152,3 @@ def test_a_flag_about_restarts_needs_them(started: Started, value: str) -> None:
     status, printed, complaints = started.run("echo", "begins", flags=[value], SLURM_JOB_ID="1")
     assert (status, printed) == (2, "")
     assert complaints == f"trackside: {value.partition('=')[0]} is for restarts: give --restart, too\n"
-
-
-@pytest.mark.parametrize("value", ["--restart=0", "--restart.on=oom", "--stop-on=NonFinit"])
-def test_a_wrong_value_is_one_line_before_the_command_starts(started: Started, value: str) -> None:  # noqa: F811
-    status, printed, complaints = started.run("echo", "begins", flags=["--restart=1", value])
-    assert (status, printed) == (2, "")
-    assert value.replace("=", " ") in complaints
-    assert len(complaints.splitlines()) == 1

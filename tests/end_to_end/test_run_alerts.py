@@ -40,11 +40,18 @@ def test_ranks_that_are_killed_are_one_alert_with_its_cause(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
     ranks = [start(start_training, daemon, rank, 2) for rank in range(2)]
+    eventually(lambda: len(daemon.api("processes").json()["processes"]) == 2)
     ranks[1].kill()
-    (alert,) = eventually(lambda: alerts(daemon, "TrainingProcessDied"))
+    (alert,) = eventually(lambda: [one for one in alerts(daemon, "TrainingProcessDied") if "events" in one["evidence"]])
     killed = r"rank 1 of run net, at step [\d,]+ or later, was killed by SIGKILL"
     assert re.fullmatch(killed, alert["summary"])
     assert alert["severity"] == "critical"
+    evidence = alert["evidence"]
+    (end,) = [one for one in evidence["events"] if one["kind"] == "rank_ended"]
+    assert (evidence["cause"], end["rank"], end["fields"]["cause"]) == ("SIGKILL", 1, "SIGKILL")
+    assert evidence["ranks"]["1"]["loss"] == 0.5
+    assert ranks[0].pid in [one["pid"] for one in evidence["processes"]]
+    assert evidence["host"]["memory_bytes"] > 0
     ranks[0].kill()
     (alert,) = eventually(lambda: [one for one in alerts(daemon, "TrainingProcessDied") if "also" in one["summary"]])
     assert re.fullmatch(f"{killed}; also on rank 0", alert["summary"])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import processes
 import psutil
 import pytest
-from processes import DEADLINE, clean_environ, command, eventually
+from processes import DEADLINE, clean_environ, command, eventually, run_here
 
 from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.wire import Bye, decode_body
@@ -134,8 +134,7 @@ class Started:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command about this history, whatever other daemons this machine has."""
-        named = f"--storage.path={self.history}"
-        return processes.run(command(*arguments, named), env=self.environ, check=True)
+        return run_here(*arguments, f"--storage.path={self.history}", environ=self.environ)
 
     def start(self, *arguments: str, flags: Sequence[str] = (), **environ: str) -> Process:
         """Start the command in a new process group, as a shell does."""

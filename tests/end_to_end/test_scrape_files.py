@@ -10,12 +10,12 @@ import pytest
 from docs_commands.sandbox import TRAINING
 from end_to_end.shipped import by_files, shipped, write_targets
 from end_to_end.victoria import Victoria
-from processes import ROOT, eventually
+from processes import ROOT, eventually, lasting_daemon
 
 import trackside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from end_to_end.conftest import Process
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from processes import Daemon
 
 
-def test_a_machine_that_is_written_into_the_file_is_scraped(
-    tmp_path: Path, place: Path, start_daemon: Callable[..., Daemon]
-) -> None:
-    (place / "other").mkdir()
-    first = start_daemon().url.removeprefix("http://")
-    second = start_daemon(directory=place / "other").url.removeprefix("http://").replace("127.0.0.1", "localhost")
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One daemon for two tests, which is two machines by its two names."""
+    with lasting_daemon() as running:
+        yield running
+
+
+def test_a_machine_that_is_written_into_the_file_is_scraped(daemon: Daemon, tmp_path: Path) -> None:
+    first = daemon.url.removeprefix("http://")
+    second = first.replace("127.0.0.1", "localhost")
     write_targets(tmp_path, first, rack="a")
     with by_files(tmp_path) as prometheus:
         prometheus.shows('up{instance="127.0.0.1",rack="a"}', 1)

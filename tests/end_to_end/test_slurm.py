@@ -131,32 +131,20 @@ def test_a_run_has_the_name_and_the_id_of_its_job(
     assert slurm.reason() == ""
 
 
-def test_without_ids_the_jobs_of_a_user_of_one_name_share_it() -> None:
-    text = (SCRIPTS / "task-prolog.sh").read_text().replace("\nwith_id=yes\n", "\nwith_id=no\n")
-    for task, name in (
-        ({}, "alice.gpt small"),
-        ({"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "3"}, "alice.gpt small_3"),
+def test_a_run_is_named_after_its_job_unless_the_user_names_it_and_without_ids_those_of_a_user_share_it() -> None:
+    with_ids = (SCRIPTS / "task-prolog.sh").read_text()
+    without = with_ids.replace("\nwith_id=yes\n", "\nwith_id=no\n")
+    array = {"SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "3"}
+    for text, more, name in (
+        (with_ids, {}, "gpt small-4711"),
+        (with_ids, array, "gpt small-4_3"),
+        (with_ids, {"TRACKSIDE_RUN_NAME": "mine"}, ""),
+        (without, {}, "alice.gpt small"),
+        (without, array, "alice.gpt small_3"),
     ):
-        job = {"SLURM_JOB_NAME": "gpt small", "SLURM_JOB_ID": "4711", "SLURM_JOB_USER": "alice", **task}
+        job = {"SLURM_JOB_NAME": "gpt small", "SLURM_JOB_ID": "4711", "SLURM_JOB_USER": "alice", **more}
         done = subprocess.run(["sh", "-c", text], env=job, capture_output=True, text=True, check=True)
-        assert done.stdout == f"export TRACKSIDE_RUN_NAME={name}\n"
-
-
-def test_a_name_that_the_user_gives_stays(
-    slurm: Slurm, daemon: Daemon, directory: Path, environ: dict[str, str]
-) -> None:
-    asked = {**environ, "TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_RUN_NAME": "mine"}
-    slurm.submit(directory, BATCH, asked)
-    assert daemon.series()['trackside_training_steps_total{rank="0",run="mine"}'] == 10
-
-
-def test_each_job_of_an_array_is_a_run_of_its_own(
-    slurm: Slurm, daemon: Daemon, directory: Path, environ: dict[str, str]
-) -> None:
-    asked = {**environ, "TRACKSIDE_ENDPOINT": daemon.endpoint}
-    job = slurm.submit(directory, BATCH, asked, "--job-name=sweep", "--array=3-4")
-    for task in (3, 4):
-        assert daemon.series()[f'trackside_training_steps_total{{rank="0",run="sweep-{job}_{task}"}}'] == 10
+        assert done.stdout == (name and f"export TRACKSIDE_RUN_NAME={name}\n")
 
 
 def test_a_node_without_a_daemon_is_logged_and_gets_jobs_all_the_same(
@@ -200,16 +188,9 @@ def test_a_job_brings_its_own_daemon_whichever_step_that_is_and_stores_its_histo
     begin = "# The daemons are a step"
     text, count = re.subn(begin, f"srun true\n{begin}", (SCRIPTS / "train.sbatch").read_text())
     assert count == 1
-    job = slurm.submit(directory, text, environ)
-    assert stored_run(directory, job) == (f"gpt-small-{job}", "finished")
+    job = slurm.submit(directory, text, environ, "--array=3")
+    assert stored_run(directory, f"{job}_3") == (f"gpt-small-{job}_3", "finished")
     assert not left(job).exists()
-
-
-def test_a_job_of_an_array_is_stored_by_the_name_of_its_run(
-    slurm: Slurm, directory: Path, environ: dict[str, str]
-) -> None:
-    job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ, "--job-name=sweep", "--array=3")
-    assert stored_run(directory, f"{job}_3") == (f"sweep-{job}_3", "finished")
 
 
 def test_the_history_of_a_killed_daemon_is_stored(slurm: Slurm, directory: Path, environ: dict[str, str]) -> None:
@@ -293,15 +274,6 @@ def test_a_job_that_is_cancelled_stores_its_history_too(slurm: Slurm, directory:
     eventually(lambda: slurm.sinfo("--nodes=gpu1", "--format=%T") == "idle")
 
 
-@AS_ROOT
-def test_the_leftovers_of_a_job_s_daemon_are_removed_and_nothing_else(
-    slurm: Slurm, directory: Path, environ: dict[str, str]
-) -> None:
-    job = slurm.submit(directory, "#!/bin/sh\nmkdir -p /tmp/trackside-$(id -u)-$SLURM_JOB_ID/history\n", environ)
-    eventually(lambda: not left(job).exists())
-    assert directory.exists()
-
-
 def listed(slurm: Slurm, *flags: str) -> subprocess.CompletedProcess[str]:
     return slurm.run([sys.executable, str(SCRIPTS / "file_sd.py"), *flags])
 
@@ -330,21 +302,6 @@ def test_a_drained_node_has_its_state(slurm: Slurm) -> None:
     finally:
         slurm.run(["scontrol", "update", "nodename=gpu[1-2]", "state=undrain"])
     eventually(lambda: states() == {"gpu1": "", "gpu2": ""})
-
-
-def test_prometheus_reads_the_targets(slurm: Slurm, tmp_path: Path) -> None:
-    assert listed(slurm, "--nodes=gpu[1-2],login1", f"--output={tmp_path}/sd.json").returncode == 0
-    config = tmp_path / "prometheus.yml"
-    found = {"job_name": "trackside", "file_sd_configs": [{"files": [f"{tmp_path}/sd.json"]}]}
-    config.write_text(json.dumps({"scrape_configs": [found]}))
-    done = subprocess.run(
-        ["promtool", "check", "service-discovery", "--timeout=5s", config, "trackside"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE,
-    )
-    assert {one["labels"]["instance"] for one in json.loads(done.stdout)} == {"gpu1", "gpu2", "login1"}, done.stderr
 
 
 def test_without_a_list_the_old_one_stays_and_a_list_without_a_powered_node_is_empty(

@@ -161,18 +161,6 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     assert "Traceback" not in top.screen()
 
 
-@pytest.mark.usefixtures("only_soak")
-def test_without_colour_nothing_but_words_comes(
-    daemon: Daemon, start_training: Callable[..., subprocess.Popen[str]], terminal: Callable[..., Terminal]
-) -> None:
-    start_training(daemon, "-c", TRAINING)
-    top = terminal(daemon, NO_COLOR="1")
-    eventually(lambda: top.shows(r"^> \[red\]net\[/\] +running"))
-    assert re.findall(r"\x1b\[(?:3[0-8]|4[0-8])(?:;\d+)*m", top.screen("-e")) == []
-    top.press("C-c")
-    eventually(lambda: top.shows(r"^ended with 0$"))
-
-
 def test_one_frame_of_a_real_daemon_is_text(
     daemon: Daemon, start_training: Callable[..., subprocess.Popen[str]]
 ) -> None:

@@ -139,15 +139,6 @@ def test_what_was_pushed_just_before_the_end_is_acknowledged(
     assert daemon.stop() == 0
 
 
-def test_a_daemon_that_was_killed_does_not_hinder_the_next(start_daemon: Callable[..., Daemon]) -> None:
-    killed = start_daemon(*QUIET)
-    assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
-    assert (killed.directory / "push.sock").is_socket()
-    after = start_daemon(*QUIET)
-    assert after.api("status").status_code == 200
-    assert after.stop() == 0
-
-
 def test_a_client_continues_with_the_next_daemon_and_the_page_is_full_at_once(
     start_daemon: Callable[..., Daemon], connect: Callable[[Daemon], Client]
 ) -> None:
@@ -209,34 +200,11 @@ def test_a_hangup_reloads_and_a_bad_file_leaves_the_old_configuration(
     assert daemon.stop() == 0
 
 
-def test_a_linger_that_was_reloaded_holds_for_the_next_end(
+def test_prices_that_were_reloaded_hold_for_the_next_question_and_a_linger_for_the_next_end(
     start_daemon: Callable[..., Daemon], connect: Callable[[Daemon], Client], place: Path
 ) -> None:
     file = place / "t.yml"
-    file.write_text("run: {linger: 1h}\n")
-    daemon = start_daemon(*QUIET, f"--config.file={file}", "--web.enable-lifecycle")
-    client, session = connect(daemon), FakeSession()
-    client.greet(session)
-    client.send(*session.batch(1))
-    assert client.receive() == ("ack", 1)
-    file.write_text("run: {linger: 0}\n")
-    key = {"Authorization": f"Bearer {(place / 'push.token').read_text().strip()}"}
-    assert http.post(f"{daemon.url}/-/reload", headers=key).text == "reloaded\n"
-    client.send(*session.frames("bye", session.bye(), 2))
-    assert client.receive() == ("ack", 2)
-    eventually(lambda: 'trackside_training_loss{rank="0",run="train"}' not in daemon.series())
-    assert daemon.series()['trackside_training_state{run="train",state="finished"}'] == 1.0
-    file.write_text("run: {linger: [}\n")
-    refused = http.post(f"{daemon.url}/-/reload", headers=key)
-    assert refused.status_code == 500
-    assert refused.json()["error"]["message"].startswith(f"{file}: not YAML: line 1, column 16")
-
-
-def test_prices_that_were_reloaded_hold_for_the_next_question(
-    start_daemon: Callable[..., Daemon], connect: Callable[[Daemon], Client], place: Path
-) -> None:
-    file = place / "t.yml"
-    file.write_text("cost: {currency: EUR}\n")
+    file.write_text("run: {linger: 1h}\ncost: {currency: EUR}\n")
     daemon = start_daemon(*QUIET, f"--config.file={file}", "--web.enable-lifecycle")
     client, session = connect(daemon), FakeSession()
     client.greet(session)
@@ -249,9 +217,17 @@ def test_prices_that_were_reloaded_hold_for_the_next_question(
         return {found[0]["costs"]["currency"], found[1]["diagnosis"]["costs"]["currency"]}
 
     assert currencies() == {"EUR"}
-    file.write_text("cost: {currency: USD}\n")
+    file.write_text("run: {linger: 0}\ncost: {currency: USD}\n")
     assert http.post(f"{daemon.url}/-/reload", headers=key).text == "reloaded\n"
     assert currencies() == {"USD"}
+    client.send(*session.frames("bye", session.bye(), 2))
+    assert client.receive() == ("ack", 2)
+    eventually(lambda: 'trackside_training_loss{rank="0",run="train"}' not in daemon.series())
+    assert daemon.series()['trackside_training_state{run="train",state="finished"}'] == 1.0
+    file.write_text("run: {linger: [}\n")
+    refused = http.post(f"{daemon.url}/-/reload", headers=key)
+    assert refused.status_code == 500
+    assert refused.json()["error"]["message"].startswith(f"{file}: not YAML: line 1, column 16")
 
 
 def test_without_collectors_it_is_ready_all_the_same(start_daemon: Callable[..., Daemon]) -> None:
@@ -334,19 +310,6 @@ def test_a_part_that_dies_ends_the_daemon(place: Path) -> None:
     assert "trackside-ingest failed: RuntimeError('broken')" in ended.stderr
     assert all(line.startswith("time=") for line in ended.stderr.splitlines())
     assert {one.name for one in place.iterdir()} == {"push.sock.lock", "push.kineto", "history"}
-
-
-def test_two_daemons_may_live_beside_each_other(start_daemon: Callable[..., Daemon], place: Path) -> None:
-    (place / "second").mkdir()
-    first, second = start_daemon(*QUIET), start_daemon(*QUIET, directory=place / "second")
-    assert first.stop() == 0
-    assert second.api("status").status_code == 200
-
-
-def test_it_can_be_started_by_its_module_and_asked_for_help() -> None:
-    ended = processes.run(command("--help"))
-    assert ended.returncode == 0
-    assert ended.stdout.startswith("Usage: trackside [OPTIONS] COMMAND")
 
 
 def test_the_address_is_written_for_this_user_alone_and_where_it_cannot_be_the_daemon_serves_all_the_same(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import processes
 import pytest
-from processes import command
+from processes import run_here
 
 from trackside_daemon.alerts.process_memory_leaks import ProcessLeaks
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
@@ -26,8 +25,7 @@ RULE = "{alert: Skipped, metric: trackside_collector_skipped_total, change: 5m, 
 
 def check(path: Path, rule: str) -> subprocess.CompletedProcess[str]:
     path.write_text(f"alerts: {{rules: [{rule}]}}\n", encoding="utf-8")
-    arguments = command("check-config", "--settings", str(path))
-    return processes.run(arguments)
+    return run_here("check-config", "--settings", str(path))
 
 
 def test_check_config_shows_the_rules(tmp_path: Path) -> None:
@@ -57,8 +55,7 @@ MISSPELT = [
 
 def test_check_config_names_what_is_turned_off_and_is_no_alert(tmp_path: Path) -> None:
     (tmp_path / "t.yml").write_text(f"{OFF}\nalerts.rules: [{RULE}]\n", encoding="utf-8")
-    arguments = command("check-config", str(tmp_path / "t.yml"))
-    done = processes.run(arguments)
+    done = run_here("check-config", str(tmp_path / "t.yml"))
     assert done.returncode == 0
     assert done.stderr.splitlines() == [f"trackside: {tmp_path / 't.yml'}: {line}" for line in MISSPELT]
 

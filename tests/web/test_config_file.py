@@ -112,13 +112,16 @@ def test_a_file_that_is_gone_leaves_the_last_good_one(tmp_path: Path, caplog: py
     assert "no such file or directory" in caplog.text
 
 
-def test_tls_begins_with_a_restart(tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+def test_tls_and_a_rate_begin_with_a_restart(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     file = write(tmp_path / "web.yml", OPEN)
     (tmp_path / "web.yml").write_text(f"{TLS}}}\n" + users(ada="1"))
     assert file.current().config.basic_auth_users == {}
     assert "tls_server_config: switching TLS on or off needs a restart" in caplog.text
-    (tmp_path / "web.yml").write_text(users(ada="1"))
+    (tmp_path / "web.yml").write_text("rate_limit: {interval: 1h, burst: 2}\n" + users(ada="1"))
     assert list(file.current().config.basic_auth_users) == ["ada"]
+    assert "a change of rate_limit needs a restart" in caplog.text
 
 
 @pytest.mark.parametrize("year", [2031, 2049, 2050, 2101])

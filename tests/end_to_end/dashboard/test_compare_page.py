@@ -31,10 +31,12 @@ SMALL, WIDE, ODD = "small", "wide", "<script>"
 
 
 @pytest.fixture(scope="module")
-def trained(shared_daemon: Daemon) -> Daemon:
-    """Return a daemon with two ended runs."""
-    train(shared_daemon, "-c", TRAINING, SMALL, "0.25", "12", "")
-    train(shared_daemon, "-c", TRAINING, WIDE, "0.5", "24", "")
+def trained(shared_daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Daemon:
+    """Return a daemon with two ended runs, whose code differs."""
+    script = tmp_path_factory.mktemp("trained") / "train.py"
+    for text, *arguments in ((TRAINING, SMALL, "0.25", "12", ""), (TRAINING + "# wider\n", WIDE, "0.5", "24", "")):
+        script.write_text(text)
+        train(shared_daemon, "-B", str(script), *arguments, TRACKSIDE_CODE="1")
     return shared_daemon
 
 
@@ -101,6 +103,8 @@ def test_runs_are_chosen_and_put_beside_each_other(
     # The others are compared with the baseline, and sorted.
     page.get_by_role("button", name=f"Compare with {SMALL}").click()
     expect(row(page, WIDE).locator(".delta.good").first).to_have_text(re.compile(r"-\d+\.\d %"))
+    page.get_by_role("button", name="Difference of the code").click()
+    expect(page.get_by_role("region", name="Difference of the code")).to_contain_text(re.compile("[+-]# wider"))
     page.get_by_role("button", name="lr", exact=True).click()
     page.get_by_role("button", name="lr ↑").click()
     expect(page.locator("table.all-runs tbody th").first).to_have_text(WIDE)
