@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 from client.messages import later, push, read
@@ -14,10 +14,16 @@ from trackside.environment.paths import kept_directory
 from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.transport.session import Session
 from trackside.wire import Envelope, Identity, ProcessInfo
+from trackside_daemon.cli.run.command_daemon import CommandDaemon
 from trackside_daemon.cli.run.session import hand_over
+from trackside_daemon.cli.run.summary import CommandSummary
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from trackside.transport.orphaned_spool import OrphanedSession
+    from trackside_daemon.cli.run.signal_forwarding import Signals
+    from trackside_daemon.cli.sources.api_source import ApiSource
 
 
 class Killed(NamedTuple):
@@ -31,14 +37,21 @@ class Killed(NamedTuple):
         for step in range(count):
             push(self.session, {"loss": 0.5}, step)
 
-    def handed_over(self) -> list[tuple[Envelope, Any]]:
-        """Kill the command; return what is in its files once its end is in them."""
+    @property
+    def endpoint(self) -> str:
+        return f"ipc://{self.kept.with_suffix('.sock')}"
+
+    def die(self) -> None:
         for one in filter(None, (self.session.spool, self.session.spool._kept)):
             if one._lock >= 0:
                 os.close(one._lock)  # as the kernel does
                 one._lock = -1
+
+    def handed_over(self) -> list[tuple[Envelope, Any]]:
+        """Kill the command; return what is in its files once its end is in them."""
+        self.die()
         command = SimpleNamespace(pid=os.getpid(), code=-signal.SIGKILL)
-        hand_over(command, "launch", f"ipc://{self.kept.with_suffix('.sock')}")  # type: ignore[arg-type]
+        hand_over(command, "launch", self.endpoint)  # type: ignore[arg-type]
         found: list[tuple[Envelope, Any]] = []
         for orphan in orphaned_sessions([self.spool, self.kept], None):
             orphan.acknowledged(0)
@@ -82,3 +95,39 @@ def test_the_end_of_a_command_is_read_where_it_had_kept_more_before(command: Kil
     found = command.handed_over()
     assert [(envelope.kind, envelope.number) for envelope, _ in found] == [("skip", 1), ("batch", 2), ("bye", 3)]
     assert (found[-1][1].status, found[-1][1].cause) == ("failed", "SIGKILL")
+
+
+class Reading:
+    """A daemon that reads what the command kept while `trackside run` waits for it, and the signals that end the wait."""
+
+    live = True
+    ending = 0
+
+    def __init__(self, command: Killed) -> None:
+        self._command = command
+        self._reads = orphaned_sessions([command.kept], None)
+        self._orphan: OrphanedSession | None = None
+
+    def get(self, _: float) -> None:
+        if self._orphan is None:
+            self._orphan = next(self._reads)
+        else:
+            self._orphan.acknowledged(self._orphan.spool.last)
+            self._orphan.spool.close()
+
+    def ask(self, question: Any) -> dict[str, Any]:
+        step = 137 if list(self._command.kept.glob("*.spool")) else 153
+        run = {"id": "run", "name": "name", "state": "failed", "cause": "", "started": 0.0, "ended": 1.0, "step": step}
+        alert = {"alert": "TrainingProcessDied"}
+        return {"runs": [run], "alerts": [alert], "events": [], "checkpoints": []}
+
+
+def test_a_summary_waits_until_a_daemon_has_read_what_a_killed_command_kept(command: Killed) -> None:
+    command.push(5)
+    command.session.keep(lambda: later(0.1), command.kept)
+    command.die()
+    reading = Reading(command)
+    daemon = CommandDaemon(command.endpoint, cast("ApiSource", reading), "")
+    facts = CommandSummary("launch", daemon, None, "").facts(cast("Signals", reading), print)
+    assert facts.step == 153
+    assert list(command.kept.iterdir()) == []

@@ -230,8 +230,9 @@ def kept(place: Path) -> int:
     return 0
 
 
-def test_of_a_training_that_is_killed_the_history_has_what_it_had_not_sent(
-    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+@pytest.mark.parametrize("ends", [False, True])
+def test_of_a_training_that_is_killed_the_history_has_what_it_had_not_sent_though_the_daemon_ends_at_once(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], ends: bool
 ) -> None:
     daemon = start_daemon(*QUIET)
     place = Path(daemon.endpoint.removeprefix("ipc://")).with_suffix(".kept")
@@ -241,10 +242,12 @@ def test_of_a_training_that_is_killed_the_history_has_what_it_had_not_sent(
     last = kept(place)
     training.kill()
     training.wait(DEADLINE)
-    eventually(lambda: not list(place.iterdir()))
-    eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "failed")
-    assert counted(daemon, "ingest_gaps_total") == 0.0
+    if not ends:
+        eventually(lambda: not list(place.iterdir()))
+        eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "failed")
+        assert counted(daemon, "ingest_gaps_total") == 0.0
     assert daemon.stop() == 0
+    assert not list(place.iterdir())
     found = {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()}
     steps = len(found["loss"])
     assert found == complete(steps)

@@ -60,6 +60,21 @@ trackside.push(step=0, loss=1.0)
 """
 """A step, which no daemon gets."""
 
+KILLED = """
+import os, time, trackside
+from pathlib import Path
+kept = Path(os.environ["TRACKSIDE_ENDPOINT"].removeprefix("ipc://")).with_suffix(".kept")
+trackside.init("killed")
+step = 0
+while step < 100 or not list(kept.glob("*.spool")):
+    trackside.push(step=step, loss=1.0)
+    step += 1
+    time.sleep(0.005)
+time.sleep(0.05)
+os.kill(os.getpid(), 9)
+"""
+"""Is killed with rows that no daemon has got, but a file of its own."""
+
 INTERVAL = "--sample.interval=2s"
 
 COUNTING = """
@@ -289,6 +304,20 @@ def test_an_exception_is_in_the_summary_and_in_the_history(started: Started) -> 
     shown = started.command("show", "raises", "--json")
     (died,) = [one for one in json.loads(shown.stdout)["alerts"] if one["severity"] == "critical"]
     assert (died["alert"], "died: RuntimeError: CUDA out of memory" in died["summary"]) == ("TrainingProcessDied", True)
+
+
+def test_the_last_line_the_alert_and_the_history_have_the_same_last_step_of_a_command_that_is_killed(
+    started: Started,
+) -> None:
+    status, _, complaints = started.run(sys.executable, "-c", KILLED)
+    assert status == 128 + signal.SIGKILL
+    assert list((started.place / "push.kept").iterdir()) == [], "a later daemon would show the run again"
+    run: dict[str, Any] = json.loads(started.command("show", "killed", "--json").stdout)
+    (died,) = [one["summary"] for one in run["alerts"] if one["alert"] == "TrainingProcessDied"]
+    line, alerts, why, _ = complaints.splitlines()[1:]
+    assert line.startswith(f"trackside: killed: failed (SIGKILL), step {run['step']} after ")
+    assert died == f"rank 0 of run killed, at step {run['step']} or later, was killed by SIGKILL"
+    assert died in why, (line, alerts, why)
 
 
 def test_signals_reach_the_command_once(started: Started, daemon: Daemon) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,14 +27,17 @@ from trackside_daemon.history.record import maintenance
 from trackside_daemon.history.record.maintenance import WriterIntervals
 from trackside_daemon.history.record.queue import GROUP_BYTES, QUEUE_ITEMS, Queue
 from trackside_daemon.history.record.session_rows import run_id
+from trackside_daemon.history.record.store import RecordStore
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.history.salvage.pages import PAGE_BYTES
-from trackside_daemon.model.records import Account, AccountUpdated, Alert, Event, MachineSample, RunState
+from trackside_daemon.model.records import Account, AccountUpdated, Alert, BatchIngested, Event, MachineSample, RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from trackside_daemon.model.records import Record
 
 ONE = session_id(1)
 ROOM = Bounds(2**33)
@@ -669,3 +673,68 @@ def test_a_text_of_the_form_of_a_secret_is_nowhere_in_the_file(house: House) -> 
     house.writer.stop()
     house.database.close()
     assert secret.encode() not in house.database.path.read_bytes()
+
+
+@pytest.fixture
+def disturbed(house: House, monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterator[Callable[[], None]]], House]:
+    """A function that has the next of some calls made wherever the second message of the writer is written."""
+
+    def disturb(calls: Iterator[Callable[[], None]]) -> House:
+        apply = RecordStore.apply
+
+        def disturbing(store: RecordStore, record: Record) -> Record | None:
+            if isinstance(record, BatchIngested) and record.number == 2 and record.columns:
+                next(calls, lambda: None)()
+            return apply(store, record)
+
+        monkeypatch.setattr(RecordStore, "apply", disturbing)
+        return house
+
+    return disturb
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("house", [{"group": 1}, {}], indirect=True)
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_message_that_fails_in_an_unexpected_way_is_written_before_those_behind_it_or_dropped_alone(
+    disturbed: Callable[[Iterator[Callable[[], None]]], House], times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = disturbed(repeat(lambda: fail(RuntimeError("an unexpected fault")), times))
+    for number in (1, 2, 3, 4):
+        house.put(number, float(number))
+    house.writer.start()
+    eventually(lambda: len(house.acknowledged) == 4)
+    assert house.acknowledged == [1, 2, 3, 4]
+    assert house.read() == ([1.0, 2.0, 3.0, 4.0] if times == 1 else [1.0, 3.0, 4.0])
+    assert ("a record cannot be written and is dropped: RuntimeError" in caplog.text) == (times > 1)
+    assert house.writer.failures["history"] > 0
+
+
+@pytest.mark.parametrize("house", [{"group": 1}], indirect=True)
+def test_a_message_in_a_file_that_is_found_damaged_is_in_the_new_one_before_those_behind_it(
+    disturbed: Callable[[Iterator[Callable[[], None]]], House], house: House
+) -> None:
+    disturbed(iter([lambda: house.database.report("malformed")]))
+    for number in (1, 2, 3):
+        house.put(number, float(number))
+    house.writer.start()
+    eventually(lambda: len(house.acknowledged) == 3)
+    assert house.acknowledged == [1, 2, 3]
+    assert house.read() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("house", [{"group": 1}], indirect=True)
+def test_at_its_end_it_writes_nothing_behind_a_message_that_cannot_be_written(
+    disturbed: Callable[[Iterator[Callable[[], None]]], House],
+) -> None:
+    house = disturbed(repeat(lambda: fail(sqlite3.OperationalError("database or disk is full"))))
+    for number in (1, 2, 3):
+        house.put(number, float(number))
+    house.writer.start()
+    eventually(lambda: house.writer.stuck)
+    house.writer.stop()
+    assert house.acknowledged == [1]
+    assert house.read() == [1.0]

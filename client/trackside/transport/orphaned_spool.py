@@ -93,13 +93,19 @@ def orphaned_sessions(
                     yield orphan
 
 
-def orphaned_hellos(directories: Iterable[Path], machine: str | None) -> Iterator[tuple[bytes, Hello, int]]:
-    """Yield the sessions of ended processes in some directories with their hellos and users, oldest first."""
+def orphaned_hellos(
+    directories: Iterable[Path], machine: str | None, *, locked: bool = False
+) -> Iterator[tuple[bytes, Hello, int]]:
+    """Yield the sessions of ended processes in some directories with their hellos and users, oldest first.
+
+    With *locked* also those that are being read, or whose processes live.
+    """
     for lock, files in _spools(directories):
         with suppress(OSError, ValueError):
             reader = _first(lock, files)
             if machine in {None, reader.machine}:
-                os.close(_acquire(lock, reader))  # fails, and so skips the spool, while its process lives
+                if not locked:
+                    os.close(_acquire(lock, reader))  # fails, and so skips the spool, while its process lives
                 yield bytes.fromhex(lock.stem), decode_body("hello", reader.hello[2]), reader.user
 
 

@@ -174,6 +174,13 @@ class Sender:
         ours = [session for session in (*self._arrivals, *self._sessions) if isinstance(session, Session)]
         self._wait_until(lambda: all(session.done for session in ours), timeout)
 
+    def search(self, seconds: float) -> None:
+        """Search *spools* now, and wait at most so many seconds until all that is there is sent."""
+        self.swept.clear()
+        self._sweep_at = 0.0
+        self._waker.wake()
+        self.swept.wait(seconds)
+
     def _wait_until(self, is_done: Callable[[], bool], timeout: float) -> None:
         deadline = time.monotonic() + timeout
         # Without a condition: a signal handler may finish within a push, and gevent's would not reach another thread.

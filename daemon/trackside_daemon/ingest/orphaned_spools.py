@@ -84,7 +84,9 @@ class OrphanedSpools:
         return True
 
     def _run(self) -> None:
-        while not self._stopping.wait(SEARCH_SECONDS):
+        ends = False
+        while not ends:
+            ends = self._stopping.wait(SEARCH_SECONDS)
             with suppress(OSError):  # a directory that cannot be read now
                 if self._begin():
                     return
@@ -99,11 +101,12 @@ class OrphanedSpools:
             self._sender.swept.wait(seconds)
 
     def stop(self) -> None:
-        """Stop reading; the next daemon reads the rest."""
+        """Read what is there, for a moment at most, and stop; the next daemon reads the rest."""
         self._stopping.set()
         if self._search.is_alive():
             self._search.join()
         if self._sender is not None:
+            self._sender.search(SEARCH_SECONDS)
             self._sender.stop(1.0)
 
 

@@ -365,9 +365,8 @@ def hand_over(command: Command, launch: str, endpoint: str) -> None:
     """
     end = partial(verdict, ended=Exit(command.code))
     with suppress(LookupError, OSError, ValueError):  # there is no home, or a spool cannot be read or written
-        places, machine = list(spool_directories(os.environ, os.getuid())), machine_id()
-        if (kept := kept_directory(endpoint)) is not None:
-            places.append(kept)
+        kept, machine = filter(None, [kept_directory(endpoint)]), machine_id()
+        places = [*spool_directories(os.environ, os.getuid()), *kept]
         hellos = {session: hello for session, hello, _ in orphaned_hellos(places, machine)}
         own = {
             session

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.environment.paths import machine_id, spool_directories
+from trackside.environment.paths import kept_directory, machine_id, spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.cli.sources.source import SourceError
@@ -159,10 +159,11 @@ class CommandSummary:
         return list(source.ask(questions.Runs(launch=self._launch))["runs"])
 
     def _left(self) -> bool:
-        """Return whether a process of the command has left a spool."""
+        """Return whether a process of the command has left what the daemon has not stored yet."""
         with suppress(LookupError, OSError):
-            spools = list(spool_directories(os.environ, os.getuid()))
-            hellos = [hello for _, hello, _ in orphaned_hellos(spools, machine_id())]
+            kept = filter(None, [kept_directory(self._daemon.endpoint)])
+            places = [*spool_directories(os.environ, os.getuid()), *kept]
+            hellos = [hello for _, hello, _ in orphaned_hellos(places, machine_id(), locked=True)]
             return any(hello.about is not None and hello.about.launch == self._launch for hello in hellos)
         return False
 

@@ -184,26 +184,26 @@ class Writer:
             return False, False
         group, call = self._queue.get(timeout)
         self._began = time.monotonic()
-        if group:
-            self._commit(group)
+        if group and not self._commit(group):
+            return False, False  # messages that are queued behind it must not be stored without it
         if call is not None:
             self._run_call(call)
         if self._queue.stopping and not group and call is None:
             return False, False
         return self._maintain(), True
 
-    def _recover(self, error: Exception) -> None:
-        """Continue after an unexpected error; the clients send again what was not acknowledged."""
+    def _recover(self, error: Exception) -> bool:
+        """Continue after an unexpected error; the clients send again what was not acknowledged. Return False at the end."""
         self.failures["history"] += 1
         if self._logged.first("", str(error)):
             log.error("the history writer failed and continues; the same failure is only counted now", exc_info=error)
         self._undo()
         self._request_resend(None)
-        self._queue.pause(self._intervals.retry)
+        return self._queue.pause(self._intervals.retry)
 
     def _commit(self, group: list[QueueItem]) -> bool:
         """Write a group, and retry while it cannot be written; return False if the writer stops before."""
-        batches = len(group)
+        batches, is_repeated = len(group), False
         while True:
             try:
                 with self._database.transaction():
@@ -212,17 +212,21 @@ class Writer:
             except PERMANENT_ERRORS as error:
                 self._undo()
                 return self._commit_one_by_one(group, error)
-            except (OSError, sqlite3.Error) as error:
-                if not self._handle_failure(error, batches):
+            except Exception as error:  # noqa: BLE001  what is queued behind a message must not be stored without it
+                passes = isinstance(error, (OSError, MemoryError, sqlite3.Error))
+                if not (self._handle_failure(error, batches) if passes else self._recover(error)):
                     return False
-                batches = 0  # counted once, however often it is tried
+                # What fails again alone is dropped, except for its number: where that fails, too, the fault is not its own.
+                if not passes and (len(group) > 1 or (is_repeated and any(item.size for item in group))):
+                    return self._commit_one_by_one(group, error)
+                batches, is_repeated = 0, not passes  # counted once, however often it is tried
                 continue
-            if not self._database.is_gone():
+            if not (self._database.damage or self._database.is_gone()):
                 break
+            # What is stored in a damaged file may be lost, or salvaged: only messages are not stored twice.
+            group = [item for item in group if item.receipt is not None or not self._database.damage]
             if not self._continue_elsewhere():
                 return False
-        if self._database.damage:  # what is stored there may be lost: the clients send it again
-            return True
         self._clear_stuck()
         self._samples += sum(map(_sample_count, stored))
         # Only now: what a client was acknowledged must survive a crash of the daemon.
@@ -283,7 +287,7 @@ class Writer:
             self.failures["history"] += max(1, batches)
             self._counted_at = now
 
-    def _handle_failure(self, error: OSError | sqlite3.Error, batches: int) -> bool:
+    def _handle_failure(self, error: Exception, batches: int) -> bool:
         """Count a failure, and pause, or replace a damaged file; return whether to try again."""
         self._undo()
         if is_damage(error):
@@ -292,7 +296,7 @@ class Writer:
             return self._restore()
         if self._database.is_gone():
             return self._continue_elsewhere()
-        self._fail(str(error), batches)
+        self._fail(str(error) or repr(error), batches)
         return self._queue.pause(self._intervals.retry)
 
     def _is_usable(self) -> bool:
@@ -301,10 +305,9 @@ class Writer:
 
     def _continue_elsewhere(self) -> bool:
         """Continue with the file that is there now, or a new one; return False if the writer stops before."""
-        log.error(
-            "%s was deleted or replaced while the daemon ran; it continues with the file that is there now",
-            self._database.path,
-        )
+        if not self._database.damage:
+            text = "%s was deleted or replaced while the daemon ran; it continues with the file that is there now"
+            log.error(text, self._database.path)
         return self._restore()
 
     def _restore(self) -> bool:
