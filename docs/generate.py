@@ -20,30 +20,25 @@ from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.cli.main import GROUPS as COMMANDS
 from trackside_daemon.cli.main import load
 from trackside_daemon.cli.options import written_argument
-from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
-from trackside_daemon.collectors.gpu.gpu import GpuCollector
-from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
-from trackside_daemon.collectors.gpu.pod_owners import PodOwnersCollector
-from trackside_daemon.collectors.host.cpu import CpuCollector
-from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
-from trackside_daemon.collectors.host.host import (
-    DiskCollector,
-    LoadCollector,
-    MemoryCollector,
-    TimeCollector,
-    VmstatCollector,
-)
-from trackside_daemon.collectors.host.infiniband import InfinibandCollector
-from trackside_daemon.collectors.host.network import NetworkCollector
-from trackside_daemon.collectors.host.pressure import PressureCollector
-from trackside_daemon.collectors.host.thermal import ThermalCollector
-from trackside_daemon.collectors.process.process import ProcessCollector
-from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.config.loading import describe, setting_paths, variables
 from trackside_daemon.documents.run import HIGHER_IS_BETTER, LOWER_IS_BETTER, SPREAD
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.capture import FINAL
-from trackside_daemon.model.families import alerts, daemon, derived, foreign, ray, rl, training
+from trackside_daemon.model.families import (
+    alerts,
+    cgroup,
+    daemon,
+    derived,
+    foreign,
+    gpu,
+    host,
+    infiniband,
+    nvml,
+    process,
+    ray,
+    rl,
+    training,
+)
 from trackside_daemon.model.families.catalogue import catalogue, metrics
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import ENDS
@@ -66,11 +61,6 @@ DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
 RULES = DEPLOY / "prometheus" / "trackside.rules.yml"
 MANIFEST = DEPLOY / "kubernetes" / "components" / "prometheus" / "prometheusrule.yaml"
-HOST = (
-    *(CpuCollector, LoadCollector, MemoryCollector, VmstatCollector, PressureCollector, DiskCollector),
-    *(FilesystemCollector, NetworkCollector, InfinibandCollector, CgroupCollector, ProcessCollector, TimeCollector),
-    ThermalCollector,
-)
 METRICS = """# Metrics
 
 Every family that the daemon exports, with its labels and meaning. Names that end in `_total` are counters, those in `_info` have facts as
@@ -283,14 +273,10 @@ FEW = 12  # settings that a command lists as options
 def sections() -> dict[str, list[Metric]]:
     """Return every exported family, grouped by the source that it comes from."""
     checkpoints = list(training.AUDITED)
-    of_training = [*metrics(vars(training)), *metrics(vars(rl))]
+    of_ranks = [gpu.RANK_INFO, training.PEAK_FLOPS, process.PROCESS_INFO]
     return {
         "training": [
-            *(
-                one
-                for one in dict.fromkeys(of_training)
-                if one not in {training.PEAK_FLOPS, training.SERIES_REJECTED, *checkpoints}
-            ),
+            *_without([*_all(training), *_all(rl)], [training.PEAK_FLOPS, training.SERIES_REJECTED, *checkpoints]),
             derived.RANK_STATISTIC,
             derived.EXTREME_RANK,
         ],
@@ -299,13 +285,22 @@ def sections() -> dict[str, list[Metric]]:
         "checkpoints": checkpoints,
         "bridges": _starting(daemon, "trackside_bridge"),
         "notifications": _starting(alerts, "trackside_notifications"),
-        "gpu": list(GpuCollector.metrics),
-        "nvml": list(NvmlCollector.metrics),
-        "ranks": list(RanksCollector.metrics),
-        **{one.name: list(one.metrics) for one in HOST},
-        "kubelet": list(PodOwnersCollector.metrics),
-        "ray": list(ray.FAMILIES),
-        "textfile": [foreign.TEXTFILE_MTIME, foreign.TEXTFILE_ERROR],
+        "gpu": [*_without(_all(gpu), [gpu.RANK_INFO, gpu.POD_INFO]), nvml.DRIVER_INFO],
+        "nvml": _without(_all(nvml), [nvml.DRIVER_INFO]),
+        "ranks": of_ranks,
+        "cpu": [host.CPU_SECONDS, host.CPU_CORE_SECONDS, host.CPUS, *host.STAT_NUMBERS.values()],
+        "load": [*host.LOADS, host.HUNG_TASKS],
+        "memory": [*host.MEMINFO.values(), host.SWAP_USED],
+        "vmstat": [*host.VMSTAT.values()],
+        **{name: _starting(host, f"trackside_host_{name}") for name in ("pressure", "disk", "filesystem", "network")},
+        "infiniband": _all(infiniband),
+        "cgroup": _all(cgroup),
+        "process": _without(_all(process), of_ranks),
+        "time": [host.TIME, host.BOOT_TIME, host.TIME_OFFSET, host.TIME_SYNCHRONIZED, host.UNAME],
+        "thermal": [host.CPU_TEMPERATURE, host.CPU_ENERGY],
+        "kubelet": [gpu.POD_INFO],
+        "ray": _all(ray),
+        "textfile": _all(foreign),
         "sampler": _starting(daemon, "trackside_collector"),
         "ingest": [*_starting(daemon, "trackside_ingest"), training.SERIES_REJECTED],
         "pipeline": _starting(daemon, "trackside_pipeline"),
@@ -320,8 +315,16 @@ def sections() -> dict[str, list[Metric]]:
     }
 
 
+def _all(module: ModuleType) -> list[Metric]:
+    return [*dict.fromkeys(metrics(vars(module)))]
+
+
+def _without(found: Sequence[Metric], others: Collection[Metric]) -> list[Metric]:
+    return [one for one in found if one not in others]
+
+
 def _starting(module: ModuleType, begin: str) -> list[Metric]:
-    return [one for one in metrics(vars(module)) if one.name.startswith(begin)]
+    return [one for one in _all(module) if one.name.startswith(begin)]
 
 
 def metrics_page() -> str:

@@ -20,7 +20,7 @@ from trackside.wire import Pushes
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
-from trackside_daemon.collectors.host.cpu import CpuCollector
+from trackside_daemon.collectors.host.host import CpuCollector
 from trackside_daemon.collectors.host.pressure import PressureCollector
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import AlertNote

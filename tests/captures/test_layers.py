@@ -16,8 +16,7 @@ from session_records import batch_ingested
 from trackside_daemon.captures.kinds.layers import RANKS, STILL_SECONDS, UNOBSERVED, Layers
 from trackside_daemon.captures.store import CaptureStore
 from trackside_daemon.history.files.layer_lines import frame_of
-from trackside_daemon.model.capture import Capture, ProfileOptions
-from trackside_daemon.model.capture_limits import OPTIONS_BY_KIND
+from trackside_daemon.model.capture import OPTIONS_BY_KIND, Capture, ProfileOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

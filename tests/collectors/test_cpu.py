@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors.host.cpu import MODES, CpuCollector
+from trackside_daemon.collectors.host.host import MODES, CpuCollector
 from trackside_daemon.model.families import host
 
 if TYPE_CHECKING:

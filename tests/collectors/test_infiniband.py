@@ -13,7 +13,6 @@ from scripted_workers import Clock
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host import infiniband
 from trackside_daemon.collectors.host.infiniband import INTERVAL, RETRY_SECONDS, InfinibandCollector
-from trackside_daemon.model.families.infiniband import FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,9 +198,3 @@ def test_a_host_without_devices_has_nothing_to_collect(
         (tmp_path / "class" / "infiniband").mkdir(parents=True)
     with pytest.raises(NothingToCollect, match=r"class/infiniband has no device: .* --path\.sysfs"):
         collector.collect()
-
-
-def test_every_file_leads_to_a_family_of_the_collector() -> None:
-    families = {metric for files in FILES.values() for metric, _ in files.values()}
-    assert families < set(InfinibandCollector.metrics)
-    assert len(set(InfinibandCollector.metrics)) == len(InfinibandCollector.metrics)

@@ -13,7 +13,7 @@ from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.process import process as smaps
 from trackside_daemon.collectors.process import process_tree, rank_usage
 from trackside_daemon.collectors.process.process import ProcessCollector
-from trackside_daemon.collectors.process.process_roles import WORKER
+from trackside_daemon.collectors.process.process_tree import WORKER
 from trackside_daemon.collectors.process.rank_usage import GENERATION_SECONDS, LATER_SECONDS
 
 if TYPE_CHECKING:

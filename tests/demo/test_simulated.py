@@ -25,7 +25,7 @@ from trackside_daemon.demo.train import Barrier
 from trackside_daemon.nvml.simulation.simulate import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from trackside.run import Run
     from trackside.wire import Device
@@ -186,8 +186,7 @@ def test_a_loss_that_overflows_stays_short(loss: float, shown: str) -> None:
     assert f"last loss {shown};" in summary(ranks, 1)
 
 
-@pytest.mark.parametrize("arguments", [["--meet", "x", "--steps", "0"], ["--steps", "5"]])
-def test_a_wrong_argument_of_a_rank_is_refused(arguments: Sequence[str]) -> None:
+def test_a_wrong_argument_of_a_rank_is_refused() -> None:
     with pytest.raises(SystemExit) as ended:
-        simulated.main(list(arguments))
+        simulated.main(["--meet", "x", "--steps", "0"])
     assert ended.value.code == 2

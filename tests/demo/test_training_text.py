@@ -28,15 +28,6 @@ def test_a_tenth_is_held_out() -> None:
     assert len(corpus.validation) / (len(corpus.train) + len(corpus.validation)) == pytest.approx(0.1, abs=0.001)
 
 
-def test_a_code_is_the_index_of_its_character() -> None:
-    assert training_text.encode("cab", "abc") == bytes([2, 0, 1])
-
-
-def test_a_character_outside_the_vocabulary_is_refused() -> None:
-    with pytest.raises(KeyError, match="z"):
-        training_text.encode("abz", "abc")
-
-
 def test_windows_are_pieces_of_the_text_the_same_for_the_same_seed() -> None:
     codes = bytes(range(100))
     pieces = training_text.windows(codes, count=50, length=7, random=Random(3))

@@ -37,8 +37,7 @@ from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.checkpoints import tracked
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
-from trackside_daemon.collectors.host.cpu import CpuCollector
-from trackside_daemon.collectors.host.host import MemoryCollector
+from trackside_daemon.collectors.host.host import CpuCollector, MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.diagnosis.accounts import goodput_batch
@@ -47,11 +46,10 @@ from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.checkpoint import COMPLETE, Checkpoint
-from trackside_daemon.model.families import alerts, derived, training
+from trackside_daemon.model.families import alerts, derived, ray, rl, training
 from trackside_daemon.model.families import daemon as daemon_families
-from trackside_daemon.model.families import rl as rl_families
+from trackside_daemon.model.families.catalogue import metrics
 from trackside_daemon.model.families.gpu import FAMILIES, POD_INFO
-from trackside_daemon.model.families.ray import FAMILIES as ray  # noqa: N811
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Silence
@@ -309,8 +307,8 @@ def test_the_golden_files_have_every_family_of_the_daemon_but_what_a_gpu_may_lac
     pages = [GOLDEN / "metrics.txt", *(GOLDEN / "host").glob("*.txt")]
     shown = {name for page in pages for name in Page(page.read_text()).kinds}
     mirrored = {name for name in known if name.startswith("trackside_bridge_")}  # only with a target
-    of_few_runs = (*rl_families.FAMILIES, *training.MODEL_FAMILIES, derived.RANK_STATISTIC, derived.EXTREME_RANK)
-    special = {one.name for one in (*of_few_runs, *ray, POD_INFO)}
+    of_few_runs = (*metrics(vars(rl)), *metrics(training.MODEL_SERIES), derived.RANK_STATISTIC, derived.EXTREME_RANK)
+    special = {one.name for one in (*of_few_runs, *metrics(vars(ray)), POD_INFO)}
     special |= {name for name in known if name.startswith("trackside_textfile_")}  # only with a directory
     assert shown - measured == known - measured - OF_REAL_PROCESSES - mirrored - special
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from trackside_daemon.model.capture import KINDS, PROFILE, KindName, ProfileOptions
-from trackside_daemon.model.capture_limits import CaptureBody, OptionError
+from trackside_daemon.model.capture import KINDS, PROFILE, CaptureBody, KindName, OptionError, ProfileOptions
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from scripted_workers import LONG, Machine, pid, reap, unavailable_reason
 
 from trackside_daemon.nvml.handle.handle import LostGpuPolicy
-from trackside_daemon.nvml.handle.quarantine import Quarantine
+from trackside_daemon.nvml.handle.worker_protocol import Quarantine
 from trackside_daemon.nvml.reading import DOWN, GpuReading
 
 if TYPE_CHECKING:

@@ -32,8 +32,6 @@ ANSWER = Metric("trackside_answer", "gauge", "A number.")
 class Collects:
     """A collector that returns samples or raises an error, as the test sets."""
 
-    metrics = (ANSWER,)
-
     def __init__(self, name: str, does: Callable[[], list[Sample]] | None = None) -> None:
         self.name = name
         self.error: Exception | None = None

@@ -15,8 +15,7 @@ from trackside.log_once import LogOnce
 from trackside.wire import ProfilePlan
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.kinds.by_name import BY_NAME
-from trackside_daemon.model.capture import AlertLink, Capture, KindName, ProfileOptions
-from trackside_daemon.model.capture_limits import CaptureBody
+from trackside_daemon.model.capture import AlertLink, Capture, CaptureBody, KindName, ProfileOptions
 from trackside_daemon.model.families.training import KNOWN, MEMORY, STEPS
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.rank_process import RankProcess

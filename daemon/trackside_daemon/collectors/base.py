@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.metric import Sample
 
 # Message of `NothingToCollect` when the pid of no rank process is visible.
 HIDDEN = (
@@ -25,10 +25,6 @@ class Collector(Protocol):
     @property
     def name(self) -> str:
         """The file's name, the configuration's key and the value of the label ``collector``."""
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """Every family that `collect` may return."""
 
     def collect(self) -> list[Sample]:
         """Return all current samples; the caller adds the time.

@@ -152,7 +152,6 @@ class TextfileCollector:
     """
 
     name = "textfile"
-    metrics = (foreign.TEXTFILE_MTIME, foreign.TEXTFILE_ERROR)
 
     def __init__(self, directory: str, families: ForeignFamilies) -> None:
         self._directory = directory

@@ -1,10 +1,12 @@
-"""Options of the demo, and the check that they can be met."""
+"""Options of the demo, the check that they can be met, and what the demo says about them."""
 
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trackside_daemon.demo.troubles import TROUBLES
+from trackside_daemon.model.families import gpu
+from trackside_daemon.model.families.training import PREFIX
 
 DRIVER = Path("/proc/driver/nvidia/version")
 MIN_GPUS = 2
@@ -64,3 +66,43 @@ class DemoOptions(NamedTuple):
             )
         if not self.ranks and find_spec("numpy") is None:
             raise DemoOptionsError(NEEDS_NUMPY)
+
+
+def introduction(address: str, token: str, options: DemoOptions) -> str:
+    """Return what runs, where to see it, and the trouble to expect."""
+    if options.ranks:
+        ranks = "a simulated rank trains" if options.ranks == 1 else f"{options.ranks} simulated ranks train"
+        training = f"{ranks}, without real computation"
+    else:
+        training = "a small language model learns to write Python's help pages"
+    return (
+        f"""
+  trackside is running. Next to it, {training}.
+
+    dashboard   http://{address}/#token={token}
+    metrics     http://{address}/metrics
+    try         curl -s http://{address}/metrics | grep {PREFIX[:-1]}
+    scrape      scrape_configs: [{{job_name: trackside, static_configs: [{{targets: ["{address}"]}}]}}]
+"""
+        + _gpu_note(options)
+        + _trouble_note(options)
+        + "\n  Press Ctrl-C to end the demo. Progress, from /metrics:\n"
+    )
+
+
+def _gpu_note(options: DemoOptions) -> str:
+    count = options.simulated_gpus()
+    if not count:
+        return ""
+    reason = "" if options.ranks or options.gpus else "There is no NVIDIA driver here, so "
+    gpus = "GPUs are" if count > 1 else "GPU is"
+    return f'\n  {reason}{count} {gpus} simulated: {gpu.INFO.name} has source="simulated".\n'
+
+
+def _trouble_note(options: DemoOptions) -> str:
+    if not options.trouble:
+        return ""
+    trouble = TROUBLES[options.trouble]
+    note = f"  {trouble.note}\n" if trouble.note else ""
+    alerts = " or ".join(trouble.alerts)
+    return f"\n  After {options.after:g} s of training it goes wrong. Expect the alert {alerts}.\n{note}"

@@ -6,7 +6,6 @@ unusual text.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import math
 import os
@@ -22,8 +21,8 @@ import trackside
 from trackside.wire import Device, Memory
 from trackside_daemon.demo import training_text
 from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
-from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, Barrier, learning_rate, positive
-from trackside_daemon.demo.troubles import TROUBLES, TroubleMaker
+from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, Barrier, learning_rate, parser
+from trackside_daemon.demo.troubles import TroubleMaker
 from trackside_daemon.linux.signals import end_with_parent
 from trackside_daemon.nvml.simulation.simulate import uuid
 
@@ -141,7 +140,7 @@ WORKERS = 2
 
 def main(arguments: list[str] | None = None) -> int:
     """Train as the rank in the environment; return the exit status."""
-    options = parser().parse_args(arguments)
+    options = parser("simulated", DESCRIPTION).parse_args(arguments)
     stop = stop_on_signals()
     rank = int(os.environ["RANK"])
     ranks = int(os.environ["WORLD_SIZE"])
@@ -250,17 +249,6 @@ def config(model: SimulatedModel) -> dict[str, object]:
         "peak_learning_rate": PEAK_LEARNING_RATE,
         "workers": WORKERS,
     }
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m trackside_daemon.demo.simulated", description=DESCRIPTION)
-    parser.add_argument("--steps", type=positive, metavar="N", help="steps to train (default: until interrupted)")
-    parser.add_argument("--trouble", choices=("", *TROUBLES), default="", help="trouble that SIGUSR1 starts")
-    parser.add_argument(
-        "--meet", required=True, metavar="FILE", help="file through which the ranks wait for each other"
-    )
-    return parser
 
 
 class SimulatedRankGpu:

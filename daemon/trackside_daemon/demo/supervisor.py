@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.error import URLError
 from uuid import uuid4
 
+from trackside_daemon.demo.options import DemoOptions, introduction
 from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
 from trackside_daemon.demo.troubles import TROUBLES
 from trackside_daemon.ingest.endpoint import push_path, token_path
 from trackside_daemon.linux.child_process import ChildProcess, stop_all
-from trackside_daemon.model.families import alerts, gpu
+from trackside_daemon.model.families import alerts
 from trackside_daemon.model.families.training import PREFIX
 from trackside_daemon.model.text import percent
 from trackside_daemon.web.http.address import AddressError, listen
@@ -28,7 +29,6 @@ from trackside_daemon.web.http.address import AddressError, listen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trackside_daemon.demo.options import DemoOptions
     from trackside_daemon.demo.troubles import DemoTrouble
     from trackside_daemon.web.settings import WebSection
 
@@ -38,46 +38,6 @@ RankValues = dict[str, float]
 
 
 LARGE = 1e6
-
-
-def introduction(address: str, token: str, options: DemoOptions) -> str:
-    """Return what runs, where to see it, and the trouble to expect."""
-    if options.ranks:
-        ranks = "a simulated rank trains" if options.ranks == 1 else f"{options.ranks} simulated ranks train"
-        training = f"{ranks}, without real computation"
-    else:
-        training = "a small language model learns to write Python's help pages"
-    return (
-        f"""
-  trackside is running. Next to it, {training}.
-
-    dashboard   http://{address}/#token={token}
-    metrics     http://{address}/metrics
-    try         curl -s http://{address}/metrics | grep {PREFIX[:-1]}
-    scrape      scrape_configs: [{{job_name: trackside, static_configs: [{{targets: ["{address}"]}}]}}]
-"""
-        + _gpu_note(options)
-        + _trouble_note(options)
-        + "\n  Press Ctrl-C to end the demo. Progress, from /metrics:\n"
-    )
-
-
-def _gpu_note(options: DemoOptions) -> str:
-    count = options.simulated_gpus()
-    if not count:
-        return ""
-    reason = "" if options.ranks or options.gpus else "There is no NVIDIA driver here, so "
-    gpus = "GPUs are" if count > 1 else "GPU is"
-    return f'\n  {reason}{count} {gpus} simulated: {gpu.INFO.name} has source="simulated".\n'
-
-
-def _trouble_note(options: DemoOptions) -> str:
-    if not options.trouble:
-        return ""
-    trouble = TROUBLES[options.trouble]
-    note = f"  {trouble.note}\n" if trouble.note else ""
-    alerts = " or ".join(trouble.alerts)
-    return f"\n  After {options.after:g} s of training it goes wrong. Expect the alert {alerts}.\n{note}"
 
 
 def progress(ranks: Sequence[RankValues]) -> str:

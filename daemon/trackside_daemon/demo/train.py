@@ -61,7 +61,7 @@ class Barrier:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train; return the exit status."""
-    options = parser().parse_args(arguments)
+    options = parser("train", DESCRIPTION).parse_args(arguments)
     stop = stop_on_signals()
     limit_threads()
     corpus = training_text.load()
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     trouble = TroubleMaker(options.trouble, model, len(corpus.vocabulary), Random(SEED))  # noqa: S311 - batches, not secrets
     ranks = int(os.environ.get("WORLD_SIZE") or 1)
     barrier = Barrier(options.meet, int(os.environ["RANK"]), ranks) if ranks > 1 else None
-    train(model, corpus, trouble, barrier, steps=options.steps, stop=stop, verbose=options.verbose)
+    train(model, corpus, trouble, barrier, steps=options.steps, stop=stop)
     trackside.finish(status="stopped" if stop.is_set() else "finished")
     return 0
 
@@ -87,7 +87,6 @@ def train(
     *,
     steps: int | None,
     stop: StopRequest,
-    verbose: bool,
 ) -> None:
     """Train in step with the other ranks, until *steps* are done or *stop* is set."""
     random = Random(SEED)  # noqa: S311 - batches, not secrets
@@ -113,9 +112,6 @@ def train(
             with trackside.phase("eval"):
                 eval_loss = model.loss(held_out)
             trackside.push({"eval/loss": eval_loss}, step=step)
-            if verbose:
-                sys.stdout.write(f"step {step}  loss {loss:.3f}  eval loss {eval_loss:.3f}\n")
-                sys.stdout.flush()
 
 
 def learning_rate(step: int, *, cycle: int) -> float:
@@ -143,13 +139,12 @@ def limit_threads() -> None:
         os.environ.setdefault(variable, "1")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m trackside_daemon.demo.train", description=DESCRIPTION)
+def parser(module: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of the command line of a training, which is a module of this package."""
+    parser = argparse.ArgumentParser(prog=f"python -m trackside_daemon.demo.{module}", description=description)
     parser.add_argument("--steps", type=positive, metavar="N", help="steps to train (default: until interrupted)")
     parser.add_argument("--trouble", choices=("", *TROUBLES), default="", help="trouble that SIGUSR1 starts")
     parser.add_argument("--meet", default="", metavar="FILE", help="file through which the ranks find each other")
-    parser.add_argument("--verbose", action="store_true", help="print the losses after each evaluation")
     return parser
 
 

@@ -19,19 +19,10 @@ def load() -> Text:
     """Return Python's help topics in lower case and ASCII: about half a million characters, some 60 distinct."""
     text = "\n\n".join(topics.values()).lower().encode("ascii", "ignore").decode("ascii")
     vocabulary = "".join(sorted(set(text)))
-    codes = encode(text, vocabulary)
+    code = {character: index for index, character in enumerate(vocabulary)}
+    codes = bytes(code[character] for character in text)
     cut = len(codes) - int(len(codes) * VALIDATION_RATIO)
     return Text(vocabulary, codes[:cut], codes[cut:])
-
-
-def encode(text: str, vocabulary: str) -> bytes:
-    """Return each character's index in *vocabulary*.
-
-    Raises:
-        KeyError: A character is not in the vocabulary.
-    """
-    code = {character: index for index, character in enumerate(vocabulary)}
-    return bytes(code[character] for character in text)
 
 
 def windows(codes: bytes, *, count: int, length: int, random: Random) -> list[bytes]:

@@ -50,13 +50,6 @@ class Sampler:
         wall: Unix time, in seconds.
     """
 
-    metrics = (
-        daemon.COLLECTOR_SUCCESS,
-        daemon.COLLECTOR_DURATION,
-        daemon.COLLECTOR_LAST_SUCCESS,
-        daemon.COLLECTOR_SKIPPED,
-    )
-
     def __init__(
         self,
         collectors: Sequence[Collector],

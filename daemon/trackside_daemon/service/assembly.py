@@ -25,7 +25,7 @@ from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.collectors.foreign import ForeignFamilies
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, GpuEventLog, reading_timeout
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
-from trackside_daemon.collectors.host.cpu import CpuCollector
+from trackside_daemon.collectors.host.host import CpuCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.diagnosis.accounts import EVERY, goodput_batch, read_goodput
 from trackside_daemon.diagnosis.costs import LiveCosts, read_begin

@@ -19,7 +19,7 @@ from trackside.log_once import LogOnce
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.foreign import LABELS, SERIES, ForeignFamilies, ForeignFamily, Labels
 from trackside_daemon.http_client import protobuf
-from trackside_daemon.model.metric import Kind, Metric, Sample
+from trackside_daemon.model.metric import Kind, Sample
 
 KEPT_SECONDS = 300.0  # for which a series is served after its last point, as Prometheus looks back
 EXPIRE_SECONDS = 10.0  # between two searches for series that have none any more
@@ -208,7 +208,6 @@ class OtlpCollector:
     """
 
     name = "otlp"
-    metrics: tuple[Metric, ...] = ()
 
     def __init__(self, families: ForeignFamilies, clock: Callable[[], float] = time.monotonic) -> None:
         self._families = families

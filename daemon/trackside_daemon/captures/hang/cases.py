@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from trackside.limits import FLIGHT_ENTRIES, FLIGHT_GROUPS
 from trackside.wire import Flight, FlightEntry
@@ -98,17 +98,7 @@ Kind = Literal[
     "other_operation", "other_shape", "ended", "never_arrived", "silent", "unseen", "crossed", "not_finished", "outside"
 ]
 # From the kind that explains most: a rank that died because of a mismatch is a consequence.
-KINDS: tuple[Kind, ...] = (
-    "other_operation",
-    "other_shape",
-    "ended",
-    "never_arrived",
-    "silent",
-    "unseen",
-    "crossed",
-    "not_finished",
-    "outside",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 WORLD = "default_pg"  # PyTorch's name of the group with all ranks
 

@@ -2,10 +2,10 @@
 
 import os
 import re
-import signal
 from collections.abc import Iterable, Sequence
 
 from trackside.wire import Child
+from trackside_daemon.linux.process_exit import signal_name
 from trackside_daemon.model.text import shown
 
 CHARACTERS = 100  # most characters of a name, a shape or a line in a verdict
@@ -78,8 +78,7 @@ def _how(child: Child) -> tuple[str, str]:
         if not os.WIFSIGNALED(ended):
             status = os.WEXITSTATUS(ended)
             return "ended" if status else "done", f" status {status}"
-        number = os.WTERMSIG(ended)
-        return "killed", f" {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
+        return "killed", f" {signal_name(os.WTERMSIG(ended))}"
     if child.state in {"T", "t"}:
         return "stopped", f", and `kill -CONT {child.pid}` continues it"
     frames = next(iter(child.threads.values()), [])

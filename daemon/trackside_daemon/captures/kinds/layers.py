@@ -16,8 +16,7 @@ from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.layer_rows import LayerFrame, merge_ranks
 from trackside_daemon.history.read.layers import HEADER, last_row, ranked, row, streams, values_by_layer
 from trackside_daemon.history.read.series import Readable
-from trackside_daemon.model.capture import Capture
-from trackside_daemon.model.capture_limits import OPTIONS_BY_KIND
+from trackside_daemon.model.capture import OPTIONS_BY_KIND, Capture
 from trackside_daemon.model.text import aligned, column_widths, number, shown
 
 Line = Mapping[str, Any]

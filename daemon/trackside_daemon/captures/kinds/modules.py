@@ -11,8 +11,7 @@ from trackside.limits import PROFILE_SECONDS
 from trackside.wire import ModuleCall, ModuleCalls, ModulesQuestion
 from trackside_daemon.captures.kinds.kind import AskRanks, CaptureKind, written
 from trackside_daemon.captures.kineto.windows import SLOWNESS, STEP_SECONDS
-from trackside_daemon.model.capture import Capture
-from trackside_daemon.model.capture_limits import OPTIONS_BY_KIND
+from trackside_daemon.model.capture import OPTIONS_BY_KIND, Capture
 from trackside_daemon.model.text import aligned, byte_size, column_widths, counted, duration, shown
 
 ROWS = 200  # modules of a rank that a summary keeps

@@ -14,8 +14,7 @@ from trackside_daemon.cli.options import Json, Run, StoragePath, Url, argument, 
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.cli.sources.source import Source
 from trackside_daemon.documents.text import table
-from trackside_daemon.model.capture import FINAL, KindName
-from trackside_daemon.model.capture_limits import CaptureBody, OptionError
+from trackside_daemon.model.capture import FINAL, CaptureBody, KindName, OptionError
 from trackside_daemon.model.text import byte_size, moment, shown
 
 STALE = "no daemon answers: the state of a capture that has not ended is the last one stored"

@@ -12,7 +12,7 @@ from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.linux.cgroups import Cgroup, Cgroups
 from trackside_daemon.linux.oom import Counters, kill_counts
 from trackside_daemon.model.families import cgroup as families
-from trackside_daemon.model.families.cgroup import FAMILIES, LIMIT_USED, OOM_KILLS
+from trackside_daemon.model.families.cgroup import LIMIT_USED, OOM_KILLS
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
@@ -243,7 +243,6 @@ class CgroupCollector:
     """
 
     name = "cgroup"
-    metrics = FAMILIES
 
     def __init__(
         self,

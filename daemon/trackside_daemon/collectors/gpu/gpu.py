@@ -130,7 +130,6 @@ class GpuCollector:
     """
 
     name = "gpu"
-    metrics = (*_METRICS.values(), gpu_families.INFO, nvml_families.DRIVER_INFO)
 
     def __init__(self, nvml: Nvml, timeout: float, event_log: GpuEventLog | None = None) -> None:
         self.snapshot = GpuSnapshot()

@@ -38,16 +38,6 @@ class NvmlCollector:
     """
 
     name = "nvml"
-    metrics = (
-        nvml_families.VISIBLE,
-        nvml_families.EXPECTED,
-        nvml_families.PCI,
-        nvml_families.RESTARTS,
-        nvml_families.STUCK,
-        nvml_families.CALLS,
-        nvml_families.CALL_SECONDS,
-        nvml_families.REJECTED,
-    )
 
     def __init__(self, nvml: Nvml, gpu: GpuCollector, expected: int, sys: Path | None, *, whole: bool = False) -> None:
         self._nvml = nvml

@@ -34,7 +34,6 @@ class PodOwnersCollector:
     """
 
     name = "kubelet"
-    metrics = (POD_INFO,)
 
     def __init__(
         self, socket: Path, gpus: Callable[[], Sequence[GpuReading]], clock: Callable[[], float] = time.monotonic

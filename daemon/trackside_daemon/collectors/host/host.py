@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from trackside_daemon.collectors.base import Collector, NothingToCollect
-from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
 from trackside_daemon.collectors.host.infiniband import InfinibandCollector
 from trackside_daemon.collectors.host.network import NetworkCollector
@@ -24,6 +23,13 @@ from trackside_daemon.model.metric import Sample
 
 log = logging.getLogger("trackside")
 
+# Columns of a `cpu` line of /proc/stat, in order. `user` and `nice` include guest time, as in node_exporter.
+MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+
+# The counters iowait and idle may step back a little, which Prometheus would read as a reset. A larger step means that
+# CPUs went offline. node_exporter's jumpBackSeconds has the same value.
+STEP_BACK = 3.0  # a counter that falls by less, in seconds, keeps its last value
+
 # The kernel of a large host needs milliseconds to write /proc/stat.
 BOOT_SECONDS = 60.0  # interval of reading the boot time
 # Divisors of the columns by the family's unit: a column has milliseconds, or sectors of 512 bytes, whatever the device's own
@@ -32,6 +38,80 @@ DIVISORS = {"seconds": 1000, "bytes": 1 / 512, "": 1}
 
 # Partitions had fewer columns before Linux 2.6.25, with other meanings.
 COLUMNS = 14  # least columns of a line
+
+
+class CpuCollector:
+    """The CPU values of /proc/stat.
+
+    Args:
+        proc: Path of procfs.
+        per_cpu: Also collect the time of each CPU.
+
+    Attributes:
+        text: The file as it was in the last tick.
+    """
+
+    # Read the file once a tick: on a large host the kernel needs milliseconds to write it.
+
+    name = "cpu"
+
+    def __init__(self, proc: Path = Path("/proc"), *, per_cpu: bool = False) -> None:
+        self._stat = proc / "stat"
+        self._per_cpu = per_cpu
+        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
+        self._last: dict[bytes, list[float]] = {}
+        self.text = b""
+
+    def collect(self) -> list[Sample]:
+        """Return one sample per mode and per number that this kernel has.
+
+        Raises:
+            OSError: /proc/stat cannot be read.
+            ValueError: It does not begin with a ``cpu`` line, or a field is not a number.
+        """
+        self.text = data = read_base(self._stat)
+        first = data[: data.find(b"\n")]
+        if not first.startswith(b"cpu "):
+            label = first.partition(b" ")[0].decode(errors="replace")
+            raise ValueError(f"{self._stat} begins with {label!r}, not with the line of all CPUs; is procfs mounted?")
+        seconds = self._seconds(first)  # kernels before 2.6.11 have no steal
+        samples = [Sample(host.CPU_SECONDS, (mode,), value) for mode, value in zip(MODES, seconds, strict=False)]
+        if self._per_cpu:
+            samples += self._cores(data)
+        for name, metric in host.STAT_NUMBERS.items():
+            value = number(data, name, self._stat)
+            if value is not None:
+                samples.append(Sample(metric, (), value))
+        # The line of all CPUs is not counted: as the first one, it has no newline before it.
+        if (cpus := data.count(b"\ncpu")) > 0:
+            samples.append(Sample(host.CPUS, (), cpus))
+        return samples
+
+    def _cores(self, data: bytes) -> list[Sample]:
+        samples = []
+        for line in data.splitlines()[1:]:
+            if not line.startswith(b"cpu"):
+                break
+            cpu = line[3 : line.find(b" ")].decode()
+            samples += [
+                Sample(host.CPU_CORE_SECONDS, (cpu, mode), value)
+                for mode, value in zip(MODES, self._seconds(line), strict=False)
+            ]
+        return samples
+
+    def _seconds(self, line: bytes) -> list[float]:
+        """Return the modes of one line in seconds, without small steps back."""
+        label, *ticks = line.split(None, len(MODES) + 1)
+        try:
+            now = [int(count) / self._ticks_per_second for count in ticks[: len(MODES)]]
+        except ValueError as error:
+            word = next(word for word in ticks if not word.isdigit())
+            raise not_a_number(self._stat, f"a count of {label.decode()}", word) from error
+        last = self._last.get(label, now)
+        self._last[label] = now = [
+            before if 0 < before - value < STEP_BACK else value for value, before in zip(now, last, strict=False)
+        ]
+        return now
 
 
 class TimeCollector:
@@ -48,7 +128,6 @@ class TimeCollector:
     """
 
     name = "time"
-    metrics = (host.TIME, host.BOOT_TIME, host.TIME_OFFSET, host.TIME_SYNCHRONIZED, host.UNAME)
 
     def __init__(
         self,
@@ -113,7 +192,6 @@ class LoadCollector:
     """
 
     name = "load"
-    metrics = (*host.LOADS, host.HUNG_TASKS)
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._loadavg = proc / "loadavg"
@@ -147,7 +225,6 @@ class MemoryCollector:
     """
 
     name = "memory"
-    metrics = (*host.MEMINFO.values(), host.SWAP_USED)
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._meminfo = proc / "meminfo"
@@ -176,7 +253,6 @@ class VmstatCollector:
     """
 
     name = "vmstat"
-    metrics = tuple(host.VMSTAT.values())
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._vmstat = proc / "vmstat"
@@ -201,7 +277,6 @@ class DiskCollector:
     """
 
     name = "disk"
-    metrics = tuple(host.DISKSTATS.values())
 
     def __init__(self, proc: Path, exclude: str) -> None:
         self._diskstats = proc / "diskstats"

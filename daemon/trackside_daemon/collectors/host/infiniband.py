@@ -31,11 +31,6 @@ class InfinibandCollector:
     """
 
     name = "infiniband"
-    metrics = tuple(
-        dict.fromkeys(
-            [*(metric for files in FILES.values() for metric, _ in files.values()), STATE, PHYSICAL_STATE, RATE, INFO]
-        )
-    )
 
     def __init__(self, sys: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._class = f"{sys}/class/infiniband"

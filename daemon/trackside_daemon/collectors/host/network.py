@@ -42,12 +42,6 @@ class NetworkCollector:
     """
 
     name = "network"
-    metrics = (
-        *host.NET_DEV.values(),
-        host.NETWORK_UP,
-        host.NETWORK_CARRIER_CHANGES,
-        host.NETWORK_SPEED,
-    )
 
     def __init__(self, proc: Path, sys: Path, exclude: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         first = proc / "1" / "net" / "dev"

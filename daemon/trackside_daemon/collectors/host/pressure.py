@@ -41,7 +41,6 @@ class PressureCollector:
     """
 
     name = "pressure"
-    metrics = tuple(metric for lines in host.PRESSURE.values() for metric in lines.values())
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._directory = proc / "pressure"

@@ -55,7 +55,6 @@ class ThermalCollector:
     """
 
     name = "thermal"
-    metrics = (host.CPU_TEMPERATURE, host.CPU_ENERGY)
 
     def __init__(self, sys: Path = Path("/sys"), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._hwmon = sys / "class" / "hwmon"

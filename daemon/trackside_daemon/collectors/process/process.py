@@ -11,8 +11,14 @@ from typing import NamedTuple
 
 from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.collectors.process.process_roles import ProcessRoles, Role
-from trackside_daemon.collectors.process.process_tree import ProcessKey, ProcessTree, Stat, read_stat
+from trackside_daemon.collectors.process.process_tree import (
+    ProcessKey,
+    ProcessRoles,
+    ProcessTree,
+    Role,
+    Stat,
+    read_stat,
+)
 from trackside_daemon.collectors.process.rank_usage import ChildProcesses, RankUsage, SeriesLabels
 from trackside_daemon.collectors.process.shm import ShmHistory
 from trackside_daemon.collectors.process.worker_deaths import WorkerDeaths
@@ -32,8 +38,6 @@ class Smaps:
     Args:
         proc: Path of procfs.
     """
-
-    metrics = (process_families.UNIQUE_MEMORY, process_families.PROPORTIONAL_MEMORY)
 
     def __init__(self, proc: Path) -> None:
         self._proc = str(proc)
@@ -115,7 +119,6 @@ class ProcessCollector:
     """
 
     name = "process"
-    metrics = (*RankUsage.metrics, *Smaps.metrics, *ChildProcesses.metrics, *WorkerDeaths.metrics)
 
     def __init__(
         self,

@@ -65,13 +65,6 @@ class ChildProcesses:
         proc: Path of procfs.
     """
 
-    metrics = (
-        *(process_families.WORKERS, process_families.WORKERS_BLOCKED, process_families.WORKERS_RESIDENT),
-        *(process_families.WORKERS_ANONYMOUS, process_families.WORKERS_SHARED, process_families.WORKERS_CPU),
-        *(process_families.WORKERS_READ, process_families.CHILDREN, process_families.CHILDREN_RESIDENT),
-        process_families.CHILDREN_CPU,
-    )
-
     def __init__(self, proc: Path) -> None:
         self._proc = str(proc)
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
@@ -160,13 +153,6 @@ class RankUsage:
     Args:
         proc: Path of procfs.
     """
-
-    metrics = (
-        *(*process_families.MEMORY.values(), process_families.CPU, process_families.THREADS, process_families.OPEN_FDS),
-        *(process_families.MAX_FDS, *process_families.IO.values(), process_families.CONTEXT_SWITCHES),
-        *(process_families.CPU_WAIT, process_families.MAJOR_FAULTS, process_families.START_TIME),
-        process_families.STATE,
-    )
 
     def __init__(self, proc: Path) -> None:
         self._proc = str(proc)

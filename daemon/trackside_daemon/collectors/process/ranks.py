@@ -20,8 +20,7 @@ from typing import NamedTuple
 from trackside.environment.identity import start_time
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.collectors.process.process_roles import Role, role
-from trackside_daemon.collectors.process.process_tree import FirstNames, ProcessKey
+from trackside_daemon.collectors.process.process_tree import FirstNames, ProcessKey, Role, role
 from trackside_daemon.linux.cgroups import label
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.families import gpu as gpu_families
@@ -219,7 +218,6 @@ class RanksCollector:
     """
 
     name = "ranks"
-    metrics = (gpu_families.RANK_INFO, training.PEAK_FLOPS, process_families.PROCESS_INFO)
 
     def __init__(
         self,

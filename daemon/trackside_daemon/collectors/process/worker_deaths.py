@@ -294,8 +294,6 @@ class WorkerDeaths:
         kills: The OOM counters of the workers' cgroups.
     """
 
-    metrics = (process_families.WORKER_DEATHS,)
-
     def __init__(self, proc: Path, kills: OomKills) -> None:
         self._workers = FollowedWorkers(proc, kills)
         self._counts: dict[SeriesLabels, dict[str, int]] = {}

@@ -154,7 +154,6 @@ class RayCollector:
     """
 
     name = "ray"
-    metrics = f.FAMILIES
 
     def __init__(
         self,

@@ -11,15 +11,7 @@ OWNER = ("user", "k8s_namespace", "partition", "tags")
 FIRING = define(
     "trackside_alert_firing",
     "1 while the alert fires, 0 for 15 minutes after; if several ranks have it, the label has the first.",
-    "alert",
-    "severity",
-    "run",
-    "rank",
-    "key",
-    "gpu",
-    "uuid",
-    *OWNER,
-    "subject",
+    *("alert", "severity", "run", "rank", "key", "gpu", "uuid", *OWNER, "subject"),
 )
 TEXT = Metric(
     "trackside_alert_text_info",

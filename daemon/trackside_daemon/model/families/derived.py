@@ -9,18 +9,12 @@ RANK_STATISTIC = define(
     "trackside_training_rank_statistic",
     "Minimum, median, maximum and sum over the ranks of a run with more than limits.ranks; in the family's unit and "
     "without NaN; key has the value of the family's third label.",
-    "run",
-    "family",
-    "key",
-    "statistic",
+    *("run", "family", "key", "statistic"),
 )
 EXTREME_RANK = define(
     "trackside_training_extreme_rank",
     "Rank with the minimum or the maximum of trackside_training_rank_statistic; absent if all are equal.",
-    "run",
-    "family",
-    "key",
-    "statistic",
+    *("run", "family", "key", "statistic"),
 )
 # A key of the API alone: `/metrics` has the seconds of each CPU.
 CPU_CORE_BUSY = define(

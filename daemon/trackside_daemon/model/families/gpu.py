@@ -59,27 +59,23 @@ UTILIZATION = _gauge("utilization_ratio", _RATIO, f"Fraction of time with a runn
 BUSY = _counter(
     "busy_seconds", _SECONDS, "Time with a running kernel, summed over the driver's samples, from nvmlDeviceGetSamples"
 )
-MEMORY_CONTROLLER_UTILIZATION = _gauge(
+_gauge(
     "memory_controller_utilization_ratio",
     _RATIO,
     f"Fraction of time with reads or writes of device memory, from {_RATES}",
 )
-ENGINE_UTILIZATION = _gauge(
+_gauge(
     "engine_utilization_ratio",
     _RATIO,
     "Fraction of time in which the engine (encoder, decoder, jpeg or ofa) was busy, from "
     "nvmlDeviceGetEncoderUtilization and its siblings",
     "engine",
 )
-GRAPHICS_ENGINE_ACTIVE = _gauge(
-    "graphics_engine_active_ratio", _RATIO, f"Fraction of time in which the GPU had any work, from {_GPM}"
-)
+_gauge("graphics_engine_active_ratio", _RATIO, f"Fraction of time in which the GPU had any work, from {_GPM}")
 SM_ACTIVE = _gauge(
     "sm_active_ratio", _RATIO, f"Fraction of time in which an SM had at least one warp, mean over all SMs, from {_GPM}"
 )
-SM_OCCUPANCY = _gauge(
-    "sm_occupancy_ratio", _RATIO, f"Resident warps divided by the maximum that the SMs can hold, from {_GPM}"
-)
+_gauge("sm_occupancy_ratio", _RATIO, f"Resident warps divided by the maximum that the SMs can hold, from {_GPM}")
 TENSOR_ACTIVE = _gauge(
     "tensor_active_ratio", _RATIO, f"Fraction of time in which the tensor cores were busy, from {_GPM}"
 )
@@ -89,17 +85,11 @@ PIPE_ACTIVE = _gauge(
     f"Fraction of time in which the pipe was busy; pipes overlap, so do not add them, from {_GPM}",
     "pipe",
 )
-DRAM_ACTIVE = _gauge("dram_active_ratio", _RATIO, f"Device memory bandwidth in use divided by the maximum, from {_GPM}")
-SM_CYCLES = _counter("sm_cycles", _TRAFFIC, f"Cycles of all SMs since boot, from {_GPM}")
-SM_ACTIVE_CYCLES = _counter(
-    "sm_active_cycles", _TRAFFIC, f"Cycles since boot in which an SM had at least one warp, from {_GPM}"
-)
-TENSOR_ACTIVE_CYCLES = _counter(
-    "tensor_active_cycles", _TRAFFIC, f"Cycles since boot in which the tensor cores were busy, from {_GPM}"
-)
-MMA_STALL = _gauge(
-    "mma_stall_ratio", _RATIO, f"Fraction of time in which matrix instructions were stalled, from {_FIELD} 297"
-)
+_gauge("dram_active_ratio", _RATIO, f"Device memory bandwidth in use divided by the maximum, from {_GPM}")
+_counter("sm_cycles", _TRAFFIC, f"Cycles of all SMs since boot, from {_GPM}")
+_counter("sm_active_cycles", _TRAFFIC, f"Cycles since boot in which an SM had at least one warp, from {_GPM}")
+_counter("tensor_active_cycles", _TRAFFIC, f"Cycles since boot in which the tensor cores were busy, from {_GPM}")
+_gauge("mma_stall_ratio", _RATIO, f"Fraction of time in which matrix instructions were stalled, from {_FIELD} 297")
 
 MEMORY = _gauge("memory_bytes", _BYTES, f"Size of the device memory, from {_MEMORY_INFO}")
 MEMORY_USED = _gauge(
@@ -107,12 +97,10 @@ MEMORY_USED = _gauge(
     _BYTES,
     f"Device memory in use, without reserved memory if the driver reports that, from {_MEMORY_INFO}",
 )
-MEMORY_FREE = _gauge("memory_free_bytes", _BYTES, f"Device memory that can be allocated, from {_MEMORY_INFO}")
-MEMORY_RESERVED = _gauge(
-    "memory_reserved_bytes", _BYTES, f"Device memory that the driver reserves, from {_MEMORY_INFO}"
-)
-BAR1_MEMORY = _gauge("bar1_memory_bytes", _BYTES, "Size of BAR1, from nvmlDeviceGetBAR1MemoryInfo")
-BAR1_MEMORY_USED = _gauge("bar1_memory_used_bytes", _BYTES, "BAR1 in use, from nvmlDeviceGetBAR1MemoryInfo")
+_gauge("memory_free_bytes", _BYTES, f"Device memory that can be allocated, from {_MEMORY_INFO}")
+_gauge("memory_reserved_bytes", _BYTES, f"Device memory that the driver reserves, from {_MEMORY_INFO}")
+_gauge("bar1_memory_bytes", _BYTES, "Size of BAR1, from nvmlDeviceGetBAR1MemoryInfo")
+_gauge("bar1_memory_used_bytes", _BYTES, "BAR1 in use, from nvmlDeviceGetBAR1MemoryInfo")
 
 TEMPERATURE = _gauge(
     "temperature_celsius",
@@ -133,12 +121,10 @@ THERMAL_MARGIN = _gauge(
     f"{_FIELD} 193 to 196",
     "threshold",
 )
-FAN_SPEED = _gauge(
-    "fan_speed_ratio", (0.0, 2.0), "Intended fan speed; may exceed 1, from nvmlDeviceGetFanSpeed_v2", "fan"
-)
+_gauge("fan_speed_ratio", (0.0, 2.0), "Intended fan speed; may exceed 1, from nvmlDeviceGetFanSpeed_v2", "fan")
 POWER = _gauge("power_watts", _WATTS, f"Current power draw of the GPU, from {_FIELD} 186, else nvmlDeviceGetPowerUsage")
-POWER_AVERAGE = _gauge("power_average_watts", _WATTS, f"Mean power draw of the GPU over one second, from {_FIELD} 185")
-MODULE_POWER = _gauge(
+_gauge("power_average_watts", _WATTS, f"Mean power draw of the GPU over one second, from {_FIELD} 185")
+_gauge(
     "module_power_watts",
     (0.0, 10_000.0),
     f"Power draw of a superchip's whole module, from {_FIELD} 186 of scope module",
@@ -178,12 +164,12 @@ PCIE_TRANSMIT = _counter(
 PCIE_RECEIVE = _counter(
     "pcie_receive_bytes", _TRAFFIC, f"Bytes received over PCIe, if the counter has more than 32 bits, from {_FIELD} 198"
 )
-PCIE_TRANSMIT_RATE = _gauge(
+_gauge(
     "pcie_transmit_bytes_per_second",
     (0.0, 1e12),
     f"Rate of bytes sent over PCIe, from {_GPM}, else nvmlDeviceGetPcieThroughput, which takes 20 ms",
 )
-PCIE_RECEIVE_RATE = _gauge(
+_gauge(
     "pcie_receive_bytes_per_second",
     (0.0, 1e12),
     f"Rate of bytes received over PCIe, from {_GPM}, else nvmlDeviceGetPcieThroughput, which takes 20 ms",
@@ -193,7 +179,7 @@ PCIE_LINK_GENERATION = _gauge(
     (1.0, 15.0),
     "Current PCIe generation of the link, which is lower while idle, from nvmlDeviceGetCurrPcieLinkGeneration",
 )
-PCIE_LINK_MAX_GENERATION = _gauge(
+_gauge(
     "pcie_link_max_generation",
     (1.0, 15.0),
     "Maximum PCIe generation of the link, from nvmlDeviceGetMaxPcieLinkGeneration",
@@ -206,28 +192,22 @@ PCIE_REPLAYS = _counter(
     "pcie_replays", _ERRORS, "PCIe replays (packets that were sent again), from nvmlDeviceGetPcieReplayCounter"
 )
 PCIE_ERRORS = _counter("pcie_errors", _COUNT, f"PCIe errors, from {_FIELD} 169 to 183", "error")
-NVLINK_TRANSMIT = _counter(
-    "nvlink_transmit_bytes", _TRAFFIC, f"Bytes of data sent over all NVLinks, from {_FIELD} 138 or 202"
-)
-NVLINK_RECEIVE = _counter(
-    "nvlink_receive_bytes", _TRAFFIC, f"Bytes of data received over all NVLinks, from {_FIELD} 139 or 204"
-)
+_counter("nvlink_transmit_bytes", _TRAFFIC, f"Bytes of data sent over all NVLinks, from {_FIELD} 138 or 202")
+_counter("nvlink_receive_bytes", _TRAFFIC, f"Bytes of data received over all NVLinks, from {_FIELD} 139 or 204")
 NVLINK_LINKS = _gauge("nvlink_links", (0.0, 64.0), f"NVLinks that the GPU has, from {_FIELD} 91")
 NVLINK_LINKS_UP = _gauge("nvlink_links_up", (0.0, 64.0), "NVLinks that are up, from nvmlDeviceGetNvLinkState")
 NVLINK_ERRORS = _counter("nvlink_errors", _COUNT, f"NVLink errors over all links, from {_FIELD} 38 to 221", "error")
-NVLINK_SPEED = _gauge(
+_gauge(
     "nvlink_speed_bytes_per_second", (0.0, 1e13), f"Speed of the slowest NVLink that is up, from {_FIELD} 164, else 90"
 )
-NVLINK_UP = _gauge("nvlink_up", _FLAG, "1 while the NVLink is up, from nvmlDeviceGetNvLinkState", "link")
-NVLINK_LINK_TRANSMIT = _counter(
+_gauge("nvlink_up", _FLAG, "1 while the NVLink is up, from nvmlDeviceGetNvLinkState", "link")
+_counter(
     "nvlink_link_transmit_bytes", _TRAFFIC, f"Bytes of data sent over the NVLink, from {_FIELD} 138 or 202", "link"
 )
-NVLINK_LINK_RECEIVE = _counter(
+_counter(
     "nvlink_link_receive_bytes", _TRAFFIC, f"Bytes of data received over the NVLink, from {_FIELD} 139 or 204", "link"
 )
-C2C_LINK_UP = _gauge(
-    "c2c_link_up", _FLAG, f"1 while the link to the CPU is up, on Grace superchips, from {_FIELD} 171", "link"
-)
+_gauge("c2c_link_up", _FLAG, f"1 while the link to the CPU is up, on Grace superchips, from {_FIELD} 171", "link")
 C2C_ERRORS = _counter(
     "c2c_errors", _COUNT, f"Errors of the link to the CPU, on Grace superchips, from {_FIELD} 231 to 233", "error"
 )
@@ -249,7 +229,7 @@ ECC_VOLATILE_ERRORS = _counter(
     "ECC errors (corrected or uncorrected) since the driver was loaded, from nvmlDeviceGetTotalEccErrors",
     "kind",
 )
-SRAM_THRESHOLD_EXCEEDED = _gauge(
+_gauge(
     "sram_threshold_exceeded",
     _FLAG,
     "1 if the SRAM has had so many errors that NVIDIA replaces the GPU, from nvmlDeviceGetSramEccErrorStatus",
@@ -265,10 +245,8 @@ ROW_REMAP_BANKS = _gauge(
     "Memory banks by the spare rows that they have left, from nvmlDeviceGetRowRemapperHistogram",
     "availability",
 )
-RETIRED_PAGES = _counter(
-    "retired_pages", _ERRORS, "Memory pages that were retired, from nvmlDeviceGetRetiredPages", "cause"
-)
-RETIRED_PAGES_PENDING = _gauge(
+_counter("retired_pages", _ERRORS, "Memory pages that were retired, from nvmlDeviceGetRetiredPages", "cause")
+_gauge(
     "retired_pages_pending",
     _FLAG,
     "1 if a memory page will be retired at the next reset, from nvmlDeviceGetRetiredPagesPendingStatus",
@@ -279,16 +257,16 @@ RECOVERY_ACTION = _gauge(
     "Recommended action: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain P2P, 4 drain and reset, 5 restart IMEX, "
     f"6 reset the bus, 7 reboot the system, from {_FIELD} 230",
 )
-FABRIC_STATE = _gauge(
+_gauge(
     "fabric_state",
     (0.0, 3.0),
     f"State of the NVLink fabric: 0 not supported, 1 not started, 2 in progress, 3 completed, from {_FABRIC}",
 )
-FABRIC_HEALTHY = _gauge("fabric_healthy", _FLAG, f"1 if the GPU's part of the NVLink fabric is healthy, from {_FABRIC}")
+_gauge("fabric_healthy", _FLAG, f"1 if the GPU's part of the NVLink fabric is healthy, from {_FABRIC}")
 FABRIC_PROBLEM = _gauge(
     "fabric_problem", _FLAG, f"1 while the NVLink fabric has this problem, from {_FABRIC}", "condition"
 )
-PERSISTENCE_MODE = _gauge(
+_gauge(
     "persistence_mode",
     _FLAG,
     "1 if persistence mode is on, so the driver stays loaded, from nvmlDeviceGetPersistenceMode",
@@ -301,18 +279,18 @@ PROCESS_MEMORY = _gauge(
 PROCESS_SM_UTILIZATION = _gauge(
     "process_sm_utilization_ratio", _RATIO, "SM utilization by the process, from nvmlDeviceGetProcessUtilization", "pid"
 )
-PROCESS_MEMORY_UTILIZATION = _gauge(
+_gauge(
     "process_memory_utilization_ratio",
     _RATIO,
     "Fraction of time in which the process read or wrote device memory, from nvmlDeviceGetProcessUtilization",
     "pid",
 )
-PROCESS_MAX_MEMORY = _gauge(
+_gauge(
     "process_max_memory_bytes", _BYTES, "Peak device memory of the process, from nvmlDeviceGetAccountingStats", "pid"
 )
 
-MIG_MODE = _gauge("mig_mode", _FLAG, "1 if MIG is enabled, from nvmlDeviceGetMigMode")
-MIG_INFO = _gauge(
+_gauge("mig_mode", _FLAG, "1 if MIG is enabled, from nvmlDeviceGetMigMode")
+_gauge(
     "mig_info",
     _FLAG,
     "A MIG device of the GPU, from nvmlDeviceGetMigDeviceHandleByIndex and nvmlDeviceGetAttributes_v2",
@@ -321,29 +299,27 @@ MIG_INFO = _gauge(
     "compute_instance_id",
     "profile",
 )
-MIG_MEMORY = _gauge("mig_memory_bytes", _BYTES, f"Size of the MIG device's memory, from {_MEMORY_INFO}", "mig_uuid")
-MIG_MEMORY_USED = _gauge(
-    "mig_memory_used_bytes", _BYTES, f"Memory in use on the MIG device, from {_MEMORY_INFO}", "mig_uuid"
-)
-MIG_GRAPHICS_ENGINE_ACTIVE = _gauge(
+_gauge("mig_memory_bytes", _BYTES, f"Size of the MIG device's memory, from {_MEMORY_INFO}", "mig_uuid")
+_gauge("mig_memory_used_bytes", _BYTES, f"Memory in use on the MIG device, from {_MEMORY_INFO}", "mig_uuid")
+_gauge(
     "mig_graphics_engine_active_ratio",
     _RATIO,
     "Fraction of time in which the MIG device's GPU instance had any work, from nvmlGpmMigSampleGet",
     "mig_uuid",
 )
-MIG_SM_ACTIVE = _gauge(
+_gauge(
     "mig_sm_active_ratio",
     _RATIO,
     "Fraction of time in which an SM of the MIG device's GPU instance had at least one warp, mean over its SMs, from nvmlGpmMigSampleGet",
     "mig_uuid",
 )
-MIG_SM_OCCUPANCY = _gauge(
+_gauge(
     "mig_sm_occupancy_ratio",
     _RATIO,
     "Resident warps of the MIG device's GPU instance divided by the maximum that its SMs can hold, from nvmlGpmMigSampleGet",
     "mig_uuid",
 )
-MIG_TENSOR_ACTIVE = _gauge(
+_gauge(
     "mig_tensor_active_ratio",
     _RATIO,
     "Fraction of time in which the tensor cores of the MIG device's GPU instance were busy, from nvmlGpmMigSampleGet",
@@ -367,8 +343,5 @@ RANK_INFO = define(
     "trackside_gpu_rank_info",
     "A rank on a GPU; NVML lists the rank's process or one that it started, or else the rank reports the GPU; sampled "
     "by the daemon's tick.",
-    "gpu",
-    "uuid",
-    "run",
-    "rank",
+    *("gpu", "uuid", "run", "rank"),
 )

@@ -209,9 +209,5 @@ TIME_SYNCHRONIZED = define(
 UNAME = define(
     "trackside_host_uname_info",
     "The host's kernel and name, from uname(2).",
-    "sysname",
-    "release",
-    "version",
-    "machine",
-    "nodename",
+    *("sysname", "release", "version", "machine", "nodename"),
 )

@@ -6,9 +6,7 @@ DRIVER_INFO = define(
     "trackside_nvidia_driver_info",
     "Versions of the driver, NVML and CUDA, from nvmlSystemGetDriverVersion, nvmlSystemGetNVMLVersion and nvmlSystemGetCudaDriverVersion, sampled by "
     "the daemon's tick.",
-    "driver_version",
-    "nvml_version",
-    "cuda_version",
+    *("driver_version", "nvml_version", "cuda_version"),
 )
 
 VISIBLE = define(

@@ -152,7 +152,5 @@ WORKER_DEATHS = define(
     "trackside_dataloader_deaths_total",
     "Data loader workers that died, by cause; a signal such as SIGBUS, OOM (SIGKILL soon after an oom_kill of their "
     "cgroup), or exit with a status other than 0, from their pidfd or /proc/PID/stat exit_code.",
-    "run",
-    "rank",
-    "cause",
+    *("run", "rank", "cause"),
 )

@@ -12,9 +12,7 @@ UP = define(
 RESOURCES = define(
     "trackside_ray_node_resources",
     "Resources of a node on this machine by state, used or available, from its metrics port; memory in bytes.",
-    "ray_node",
-    "resource",
-    "state",
+    *("ray_node", "resource", "state"),
 )
 STORE_USED = define(
     "trackside_ray_object_store_used_bytes",
@@ -41,12 +39,5 @@ ACTOR = define(
     "trackside_ray_actor_info",
     "An actor's process on this machine, to be joined by pid with processes and GPUs; its name and job from the dashboard, "
     "otherwise its class from the title of the process. role is what actors of such a name do: generate, reward or train.",
-    "pid",
-    "ray_actor",
-    "ray_class",
-    "role",
-    "ray_job",
-    "ray_node",
+    *("pid", "ray_actor", "ray_class", "role", "ray_job", "ray_node"),
 )
-
-FAMILIES = (UP, RESOURCES, STORE_USED, STORE_SIZE, TASKS, CLUSTER, NODES, DEATHS, ACTORS, RESTARTS, ACTOR)

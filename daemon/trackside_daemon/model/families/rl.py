@@ -46,5 +46,3 @@ TOTALS = {
 
 # The role of the phases that a counter of time is about.
 PHASE_ROLES = {"generation_seconds": "generate", "training_seconds": "train", "wait_seconds": "wait"}
-
-FAMILIES = (*STATES.values(), *TOTALS.values())

@@ -10,16 +10,7 @@ STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lo
 RUN_INFO = define(
     "trackside_training_run_info",
     "Facts about a run, to be joined by its name; always 1; source is auto if trackside has found values by itself.",
-    "run",
-    "run_id",
-    "attempt",
-    "world_size",
-    "host",
-    "git_commit",
-    "framework",
-    "job_id",
-    "source",
-    "user",
+    *("run", "run_id", "attempt", "world_size", "host", "git_commit", "framework", "job_id", "source", "user"),
 )
 STATE = define(
     "trackside_training_state",
@@ -345,7 +336,6 @@ for _name, _text in _TIMES.items():
     MODEL_SERIES |= {f"{_name}_{part}_seconds": (_percentile, (value,)) for part, value in _PERCENTILES.items()}
     MODEL_SERIES[f"{_name}_mean_seconds"] = (_mean, ())
 
-MODEL_FAMILIES = list(dict.fromkeys(metric for metric, _ in MODEL_SERIES.values()))
 MODEL_KEY = "model/"
 
 

@@ -15,8 +15,7 @@ from trackside_daemon.linux.child_process import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
-from trackside_daemon.nvml.handle.quarantine import Quarantine
-from trackside_daemon.nvml.handle.worker_protocol import SILENCE_SECONDS, WorkerClient
+from trackside_daemon.nvml.handle.worker_protocol import SILENCE_SECONDS, Quarantine, WorkerClient
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading, WorkerSettings
 
 if TYPE_CHECKING:

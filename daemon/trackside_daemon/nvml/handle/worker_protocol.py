@@ -1,4 +1,4 @@
-"""Requests to one worker and its answers, one at a time, each within a deadline, after which a GPU or all of NVML is given up for a while."""
+"""Requests to one worker and its answers, one at a time, each within a deadline; and the quarantine of GPUs at which one hung."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.nvml.reading import Reading, ReadingRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from trackside_daemon.linux.worker_process import WorkerProcess
+    from trackside_daemon.nvml.reading import GpuReading
 
 MAX_AGE_INTERVALS = 2.0  # intervals after which a measurement is too old to be used
 MAX_AGE_SECONDS = 2.5  # minimum of that age in seconds
@@ -135,3 +137,58 @@ SILENCE_SECONDS = 60.0  # without a reading, for any reason, after which NVML co
 # Each retry that hangs costs all GPUs a worker.
 FIRST_QUARANTINE = 60.0  # seconds of quarantine after the first hang; doubled with each
 MAX_QUARANTINE = 600.0  # maximum of these seconds
+
+
+class Quarantine:
+    """Indexes of quarantined GPUs, each with its back-off, valid while the indexes mean the same GPUs.
+
+    All times are of one monotonic clock. Any thread may call `indexes`.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[int, float] = {}
+        self._backoffs: dict[int, Backoff] = {}
+        self._uuids: list[str] = []
+
+    def add(self, index: int, now: float) -> None:
+        """Quarantine a GPU at which a worker hung."""
+        self._until[index] = (
+            now + self._backoffs.setdefault(index, Backoff(FIRST_QUARANTINE, MAX_QUARANTINE)).next_delay()
+        )
+
+    def accept(self, gpus: Sequence[GpuReading], skipped: frozenset[int]) -> bool:
+        """Update the quarantine from a reading.
+
+        Args:
+            gpus: All GPUs in the order of their indexes; the UUID is empty if the worker could not read it.
+            skipped: Indexes that the request skipped.
+
+        Returns:
+            Whether the reading is usable. It is not if indexes were skipped that now mean other GPUs, or that were
+            released after the request. If the indexes mean other GPUs, the quarantine ends for all.
+        """
+        if not skipped <= self._until.keys():
+            return False
+        uuids = [gpu.uuid for gpu in gpus]
+        if self._uuids and not _same_gpus(uuids, self._uuids):
+            self._uuids = [] if skipped else uuids
+            self._until = {}
+            self._backoffs = {}
+            return not skipped
+        self._uuids = [new or old for new, old in zip(uuids, self._uuids or uuids, strict=True)]
+        for index in {gpu.index for gpu in gpus} - skipped:
+            self._until.pop(index, None)
+            self._backoffs.pop(index, None)
+        return True
+
+    def indexes(self, now: float) -> frozenset[int]:
+        """Return the indexes of the GPUs to skip now."""
+        # A copy, because the thread that reads may add an index meanwhile.
+        return frozenset(index for index, until in self._until.copy().items() if now < until)
+
+
+def _same_gpus(new: Sequence[str], old: Sequence[str]) -> bool:
+    """Compare UUIDs in order; an empty one matches any."""
+    return len(new) == len(old) and all(
+        new_uuid == old_uuid or not (new_uuid and old_uuid) for new_uuid, old_uuid in zip(new, old, strict=True)
+    )

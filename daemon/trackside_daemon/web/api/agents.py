@@ -15,7 +15,7 @@ from trackside_daemon.agents.fitting import MESSAGE_BYTES
 from trackside_daemon.agents.protocol import Protocol
 from trackside_daemon.agents.tools import CaptureArguments, WaitArguments
 from trackside_daemon.captures.captures import CaptureError
-from trackside_daemon.model.capture_limits import CaptureBody
+from trackside_daemon.model.capture import CaptureBody
 from trackside_daemon.questions.artifacts import Capture
 from trackside_daemon.questions.question import Question
 from trackside_daemon.web.api.captures import CapturesApi

@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest, Captures
-from trackside_daemon.model.capture import Capture, as_json
-from trackside_daemon.model.capture_limits import CaptureBody, OptionError
+from trackside_daemon.model.capture import Capture, CaptureBody, OptionError, as_json
 from trackside_daemon.questions.artifacts import find_capture
 from trackside_daemon.web.api.history_access import HistoryAccess, decoded_body, json_response, unchanged
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any, NamedTuple
 
-from trackside_daemon.model.capture_limits import CaptureBody
+from trackside_daemon.model.capture import CaptureBody
 from trackside_daemon.model.families.gpu import PREFIX
 from trackside_daemon.questions import table
 from trackside_daemon.questions.question import Question

@@ -34,15 +34,6 @@ class FilesystemCollector:
     """
 
     name = "filesystem"
-    metrics = (
-        host.FILESYSTEM_SIZE,
-        host.FILESYSTEM_FREE,
-        host.FILESYSTEM_AVAIL,
-        host.FILESYSTEM_FILES,
-        host.FILESYSTEM_FILES_FREE,
-        host.FILESYSTEM_READONLY,
-        host.FILESYSTEM_DEVICE_ERROR,
-    )
 
     def __init__(
         self,
