@@ -170,6 +170,13 @@ def mode_warnings(path: Path) -> Iterator[str]:
         yield f"{_shown(path)}: others may write there, and so replace the history: chmod go-w {shlex.quote(_shown(path))}"
 
 
+def lacks_room(directory: Path, least: int) -> bool:
+    """Return whether the disk of a directory has fewer free bytes than storage.min-free leaves to others; False if it does not say."""
+    with suppress(OSError):
+        return bool(least) and shutil.disk_usage(directory).free < least
+    return False
+
+
 def make_private(path: Path) -> None:
     """Create a directory and its missing parents for this user alone (0700).
 

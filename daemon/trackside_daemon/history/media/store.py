@@ -17,7 +17,7 @@ from trackside.limits import BATCH_ROWS, MEDIA_BYTES, MEDIA_KEY_LENGTH
 from trackside.media.pixels import PngError, check
 from trackside.os_errors import os_error_text
 from trackside.wire import MediaItem
-from trackside_daemon.history.free_room import lacks_room
+from trackside_daemon.history.directory import lacks_room
 from trackside_daemon.history.media.index import DIRECTORY, INDEX, SUFFIXES, MediaFile, directory_of, read
 from trackside_daemon.model.session import SessionRef
 

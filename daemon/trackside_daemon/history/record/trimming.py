@@ -20,8 +20,7 @@ from typing import NamedTuple
 from trackside.log_once import LogOnce
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import WAL_PAGES
-from trackside_daemon.history.directory import delete_copy
-from trackside_daemon.history.free_room import lacks_room
+from trackside_daemon.history.directory import delete_copy, lacks_room
 from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.record.packing import release
 from trackside_daemon.history.salvage.pages import PAGE_BYTES
