@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -39,27 +40,21 @@ class MessageParameters(Question, frozen=True, kw_only=True):
     ] = msgspec.field(default=False, name="allow-actions")
 
 
+@dataclass(eq=False)
 class AgentsApi:
-    """Answers messages of agents.
+    """Answers messages of agents."""
 
-    Args:
-        history: The history.
-        captures: Endpoints of captures.
-        waits: All who wait.
-        actions: Whether messages may ask for the tools that act on a training.
-    """
-
-    def __init__(self, history: HistoryAccess, captures: CapturesApi, waits: Waits, *, actions: bool) -> None:
-        self._history = history
-        self._captures = captures
-        self._waits = waits
-        self._actions = actions
+    _history: HistoryAccess
+    _captures: CapturesApi
+    _waits: Waits
+    _: KW_ONLY
+    actions: bool  # whether messages may ask for the tools that act on a training
 
     async def send_message(self, request: Request) -> Response:
         """Answer an agent's message of the Model Context Protocol."""
         data = await body_of(request, MESSAGE_BYTES)
         asked = parsed(MessageParameters, request).actions
-        actions = asked and self._actions and permits(request.scope.get(ROLE), "write")
+        actions = asked and self.actions and permits(request.scope.get(ROLE), "write")
         answering = asyncio.ensure_future(self._protocol.answer(data, actions=actions))
         gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:

@@ -1,6 +1,7 @@
 """Endpoints of captures: begin one, and download its files."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -13,19 +14,13 @@ from trackside_daemon.questions.artifacts import find_capture
 from trackside_daemon.web.api.history_access import HistoryAccess, decoded_body, json_response, unchanged
 
 
+@dataclass(eq=False)
 class CapturesApi:
-    """Answers requests about captures.
+    """Answers requests about captures."""
 
-    Args:
-        captures: The captures of the daemon.
-        history: The history, which has the earlier ones.
-        attempt: Returns the last attempt of a run, by its id.
-    """
-
-    def __init__(self, captures: Captures, history: HistoryAccess, attempt: Callable[[str], int]) -> None:
-        self._captures = captures
-        self._history = history
-        self._attempt = attempt
+    _captures: Captures  # those of the daemon
+    _history: HistoryAccess  # which has the earlier ones
+    _attempt: Callable[[str], int]  # returns the last attempt of a run, by its id
 
     async def begin_capture(self, request: Request) -> Response:
         """Begin a capture of a run."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from math import isinf
 from typing import Annotated, Any
@@ -26,27 +27,14 @@ log = logging.getLogger("trackside")
 MAX_PAUSE_SECONDS = 366 * 86400.0  # seconds of the longest timed pause; a pause without an end is possible too
 
 
+@dataclass(eq=False)
 class DaemonApi:
-    """Answers requests about the daemon.
+    """Answers requests about the daemon."""
 
-    Args:
-        status: Returns its status.
-        token: The token of its API.
-        disconnect: Ends the streams that are open.
-        document: Returns the document of the API of a version.
-    """
-
-    def __init__(
-        self,
-        status: Callable[[], dict[str, Any]],
-        token: Token,
-        disconnect: Callable[[], object],
-        document: Callable[[str], dict[str, Any]],
-    ) -> None:
-        self._status = status
-        self._token = token
-        self._disconnect = disconnect
-        self._document = document
+    _status: Callable[[], dict[str, Any]]  # returns its status
+    _token: Token  # that of its API
+    _disconnect: Callable[[], object]  # ends the streams that are open
+    _document: Callable[[str], dict[str, Any]]  # returns the document of the API of a version
 
     async def status(self, _request: Request) -> Response:
         """Return the daemon's status."""
@@ -71,17 +59,12 @@ class DaemonApi:
         return json_response(self._document(__version__))
 
 
+@dataclass(eq=False)
 class GpuApi:
-    """Pauses and resumes the reading of GPUs.
+    """Pauses and resumes the reading of GPUs."""
 
-    Args:
-        nvml: The NVML reader.
-        forget: Called after a pause, since the set of GPUs may change during it.
-    """
-
-    def __init__(self, nvml: Nvml, forget: Callable[[], None]) -> None:
-        self._nvml = nvml
-        self._forget = forget
+    _nvml: Nvml
+    _forget: Callable[[], None]  # called after a pause, since the set of GPUs may change during it
 
     async def pause_gpu(self, request: Request) -> Response:
         """Pause GPU readings and release the GPUs, so that they can be reset or removed."""

@@ -4,6 +4,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isnan, nan
 from typing import Annotated, Any
@@ -194,12 +195,12 @@ class MachineHistory:
                 yield [0, self._times[counts[stop - 1] % self._kept], min(values), max(values), values[-1], 0, mean]
 
 
+@dataclass(eq=False)
 class MachineApi:
     """Answers requests for the machine: its last hour from memory, what is older from the history."""
 
-    def __init__(self, machine: MachineHistory, history: HistoryAccess) -> None:
-        self._machine = machine
-        self._history = history
+    _machine: MachineHistory
+    _history: HistoryAccess
 
     async def machine(self, request: Request) -> Response:
         """Return the host and its GPUs over time: each second of the last hour, each minute before, more often during runs."""

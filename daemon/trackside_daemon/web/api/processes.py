@@ -1,31 +1,25 @@
 """Endpoints of the processes that train or use a GPU."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from trackside.redact import redact_command
+from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.linux.user_names import user_name
 from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.state import State
 from trackside_daemon.web.api.history_access import decoded_body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from trackside_daemon.collectors.process.process import TrainingProcess
-    from trackside_daemon.model.state import State
 
 MAX_COMMAND = 400  # characters of a command line
 _ON_GPU = {"memory_bytes": gpu_families.PROCESS_MEMORY, "sm_utilization_ratio": gpu_families.PROCESS_SM_UTILIZATION}
@@ -38,19 +32,15 @@ class EndBody(msgspec.Struct, forbid_unknown_fields=True):
     kill: bool = False
 
 
+@dataclass(eq=False)
 class ProcessesApi:
-    """Lists processes, and ends those of trainings.
+    """Lists processes, and ends those of trainings."""
 
-    Args:
-        newest: Returns the processes of the last tick, each rank followed by its child processes.
-        state: The newest value of every series.
-        proc: Path of procfs.
-    """
-
-    def __init__(self, newest: Callable[[], Sequence[TrainingProcess]], state: State, proc: Path) -> None:
-        self._newest = newest
-        self._state = state
-        self._proc = proc
+    _newest: Callable[
+        [], Sequence[TrainingProcess]
+    ]  # returns those of the last tick, each rank followed by its child processes
+    _state: State
+    _proc: Path  # of procfs
 
     async def processes(self, _request: Request) -> Response:
         """List the processes on this machine that train or use a GPU, as of the last tick."""

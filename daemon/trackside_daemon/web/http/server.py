@@ -1,34 +1,28 @@
 """The HTTP server, which runs uvicorn in its own thread, and limits the requests that it handles at once."""
 
-from __future__ import annotations
-
 import asyncio
+import socket
 import ssl
 import threading
 import time
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h11
 import uvicorn
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trackside_daemon.web.http.auth_config import ACTIVE_CONFIG, REFUSED, WebConfigMiddleware
 from trackside_daemon.web.http.auth_token import error_response
-from trackside_daemon.web.http.config_file import ReloadingContext
+from trackside_daemon.web.http.config_file import ConfigFile, ReloadingContext
 from trackside_daemon.web.http.connection_limit import LIMITS, HttpLimits, LimitedListener
 from trackside_daemon.web.http.tls import client_is_allowed
-
-if TYPE_CHECKING:
-    import socket
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
-    from trackside_daemon.web.http.config_file import ConfigFile
 
 WAITS = "/api/v1/mcp"
 
@@ -207,12 +201,12 @@ class _Connection(H11Protocol):
             self._deadline = None
 
 
+@dataclass(eq=False)
 class _AbortHandle:
     """Middleware that gives each request a way to abort its connection, for clients that do not read the response."""
 
-    def __init__(self, app: Any, transport: asyncio.Transport) -> None:
-        self._app = app
-        self._transport = transport
+    _app: Any
+    _transport: asyncio.Transport
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[ABORT] = self._transport.abort
@@ -221,17 +215,17 @@ class _AbortHandle:
             await self._app(scope, receive, send)
 
 
+@dataclass(eq=False)
 class _ClientCertificateCheck:
     """Middleware that aborts a connection whose client certificate is no longer permitted.
 
     As after a restart, a permitted client reconnects.
     """
 
-    def __init__(self, app: Any, web_config: ConfigFile, peer: ssl.SSLObject, transport: asyncio.Transport) -> None:
-        self._app = app
-        self._web_config = web_config
-        self._peer = peer
-        self._transport = transport
+    _app: Any
+    _web_config: ConfigFile
+    _peer: ssl.SSLObject
+    _transport: asyncio.Transport
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         active = self._web_config.current()
