@@ -338,9 +338,12 @@ def _name(arguments: Sequence[str], environ: dict[str, str]) -> None:
         places = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[45:49]
     except OSError:
         return  # a test hides /proc
+    command = [sys.executable, *arguments]
+    if "-c" in command and len("\0".join(command)) >= int(places[1]) - int(places[0]):
+        command[command.index("-c") + 1] = ""  # rather than the name of the module behind it
     ours_first = sorted(environ.items(), key=lambda item: (not item[0].startswith("TRACKSIDE_"), len(item[1])))
     for parts, begin, end in (
-        ([sys.executable, *arguments], int(places[0]), int(places[1])),
+        (command, int(places[0]), int(places[1])),
         ([f"{name}={text}" for name, text in ours_first], int(places[2]), int(places[3])),
     ):
         line = "\0".join(parts).encode(errors="surrogateescape")[: end - begin - 1]

@@ -25,7 +25,9 @@ CASES = {
 
 @pytest.mark.parametrize("module", CASES)
 def test_a_module_imports_only_what_it_uses_at_its_start(module: str) -> None:
-    code = f"import sys, trackside_daemon, {module}; print([one for one in {CASES[module]!r} if one in sys.modules])"
+    # The platform module of Python 3.10, which ZeroMQ's binding imports, imports subprocess.
+    dear = tuple(one for one in CASES[module] if one != "subprocess" or sys.version_info >= (3, 11))
+    code = f"import sys, trackside_daemon, {module}; print([one for one in {dear!r} if one in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], env=clean_environ(), capture_output=True, text=True, check=False
     )

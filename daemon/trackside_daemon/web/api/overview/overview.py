@@ -20,9 +20,8 @@ from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.history.record.alert_rows import alert_id
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families import gpu as gpu_families
-from trackside_daemon.model.families import host
+from trackside_daemon.model.families import host, training
 from trackside_daemon.model.families import ray as f
-from trackside_daemon.model.families import training
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.model.records import ENDED, Alert, AlertKey
