@@ -50,7 +50,7 @@ from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.files.importing import import_run
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.run_file import open_run_file
-from trackside_daemon.history.read.layers import streams
+from trackside_daemon.history.read.series import run_streams
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.training_counters import TrainingCounters
 from trackside_daemon.model.capture import AlertLink, Capture, ProfileOptions
@@ -459,7 +459,7 @@ def _captures(daemon: RecordingDaemon, begun: float) -> list[Capture]:
     with daemon.history.database.reading() as connection:
         found = {
             rank: [line for _, line in layer_lines(connection, stream, 0)]
-            for stream, rank in streams(connection, "layers", 0)
+            for stream, _, rank in run_streams(connection, "layers", 0)
         }
     contents: dict[str, dict[int, bytes]] = {
         "stacks": {rank: msgspec.json.encode(one) for rank, one in stacks.items()},

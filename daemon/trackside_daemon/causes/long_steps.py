@@ -10,6 +10,7 @@ from trackside_daemon.causes.cause import LEAST_SHARE, Cause, Evidence, Kind, Lo
 from trackside_daemon.causes.facts import LongSteps
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.attempts import Axis, read_axes
+from trackside_daemon.history.read.reader import lowest_streams
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.text import counted, duration, number
 
@@ -26,12 +27,8 @@ def read_long_steps(connection: sqlite3.Connection, uid: str, tails: LogTails) -
     Raises:
         ValueError: A block is damaged.
     """
-    rows = connection.execute(
-        "SELECT attempt, stream.id, min(rank) FROM stream JOIN run ON run.id = run WHERE uid = ? AND rank IS NOT NULL "
-        "GROUP BY attempt",
-        (uid,),
-    ).fetchall()
-    found = {attempt: long_steps(read_axes(connection, id_, tails[id_], BLOCKS)) for attempt, id_, _ in rows}
+    streams = lowest_streams(connection, uid)
+    found = {attempt: long_steps(read_axes(connection, id_, tails[id_], BLOCKS)) for attempt, id_ in streams.items()}
     return {attempt: one for attempt, one in found.items() if one is not None}
 
 

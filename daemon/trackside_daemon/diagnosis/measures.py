@@ -75,7 +75,7 @@ def read_measures(connection: sqlite3.Connection, uid: str, tails: LogTails) -> 
         UnknownRunError: There is no run with this id.
         ValueError: A block is damaged.
     """
-    streams = reader.lowest_streams(connection, uid)
+    streams = reader.lowest_streams(connection, uid).values()
     axes = [axis for stream in streams for axis in read_axes(connection, stream, tails[stream], BLOCKS)]
     durations = [seconds for axis in axes for _, seconds in step_durations(axis)]
     durations = durations[int(WARM_UP * len(durations)) :]

@@ -226,7 +226,7 @@ def _span(grid: _Grid, part: int, rank: int, phases: Mapping[str, _Parts]) -> Ra
 
 def _step_quantiles(connection: sqlite3.Connection, uid: str, tails: LogTails, grid: _Grid) -> dict[str, _Parts]:
     durations: list[list[float]] = [[] for _ in range(grid.parts)]
-    for stream in reader.lowest_streams(connection, uid):
+    for stream in reader.lowest_streams(connection, uid).values():
         for axis in read_axes(connection, stream, tails[stream], BLOCKS):
             for ended, seconds in step_durations(axis):
                 part = int((ended - grid.began) / grid.width)

@@ -14,8 +14,8 @@ import msgspec
 from trackside_daemon.captures.kinds.kind import CaptureKind, failure
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.layer_rows import LayerFrame, merge_ranks
-from trackside_daemon.history.read.layers import HEADER, last_row, ranked, row, streams, values_by_layer
-from trackside_daemon.history.read.series import Readable
+from trackside_daemon.history.read.layers import HEADER, last_row, ranked, row, values_by_layer
+from trackside_daemon.history.read.series import Readable, run_streams
 from trackside_daemon.model.capture import OPTIONS_BY_KIND, Capture
 from trackside_daemon.model.text import aligned, column_widths, number, shown
 
@@ -97,7 +97,7 @@ class Layers(CaptureKind):
         """Write what ranks measured after a row of the history; return the last row."""
         newest = last
         with self._history.reading() as connection:
-            for stream, rank in streams(connection, capture.run, capture.attempt):
+            for stream, _, rank in run_streams(connection, capture.run, capture.attempt):
                 since = last
                 while rank in files and (page := list(layer_lines(connection, stream, since))):
                     files[rank].write([line for _, line in page])

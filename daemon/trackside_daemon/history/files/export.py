@@ -20,7 +20,7 @@ from trackside_daemon.history.codec import decode_axis
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.media_lines import media_lines
 from trackside_daemon.history.files.merging import Chunk, Line, merge
-from trackside_daemon.history.files.selection import ALL, Selection, machine_series, streams
+from trackside_daemon.history.files.selection import ALL, Selection, machine_series, selected_streams
 from trackside_daemon.history.media.index import history_of
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.series import (
@@ -201,7 +201,7 @@ def _selected(database: Readable, uid: str, selection: Selection) -> list[tuple[
     if selection.keys or not selection.window.whole:
         return []
     with database.reading() as connection:
-        return streams(connection, uid, selection)
+        return selected_streams(connection, uid, selection)
 
 
 def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
@@ -265,7 +265,7 @@ def _all_samples(database: Readable, rank_series: Sequence[StoredSeries], window
 
 def _ranks(database: Readable, uid: str, selection: Selection, size: int) -> Iterator[_Rank]:
     with database.reading() as connection:
-        selected = streams(connection, uid, selection)
+        selected = selected_streams(connection, uid, selection)
     for stream, attempt, rank in selected:
         ids = array("q")
         fresh = []

@@ -9,7 +9,17 @@ from trackside_daemon.history.codec import decode_axis
 from trackside_daemon.history.files.merging import Line, merge
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.resources import machine_stream
-from trackside_daemon.history.read.series import EVERYTHING, LogTail, Readable, StoredSeries, Window, cut, find, samples
+from trackside_daemon.history.read.series import (
+    EVERYTHING,
+    LogTail,
+    Readable,
+    StoredSeries,
+    Window,
+    cut,
+    find,
+    run_streams,
+    samples,
+)
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
 from trackside_daemon.history.series_name import series_labels
 
@@ -95,7 +105,7 @@ def count(database: Readable, uid: str, selection: Selection = ALL) -> int:
     """Return the number of samples of an export; approximate if the run is being written."""
     total = 0
     with database.reading() as connection:
-        selected = streams(connection, uid, selection)
+        selected = selected_streams(connection, uid, selection)
     for stream, _, _ in selected:
         with database.reading() as connection:
             tail = LogTail(connection, stream)
@@ -110,7 +120,7 @@ def count(database: Readable, uid: str, selection: Selection = ALL) -> int:
 def missing_keys(database: Readable, uid: str, selection: Selection) -> list[str] | None:
     """Return the selected keys that the run does not have; None if it has none of the selected ranks."""
     with database.reading() as connection:
-        selected = streams(connection, uid, selection)
+        selected = selected_streams(connection, uid, selection)
     missing = dict.fromkeys(selection.keys)
     for stream, _, _ in selected if missing else ():
         with database.reading() as connection:
@@ -119,15 +129,7 @@ def missing_keys(database: Readable, uid: str, selection: Selection) -> list[str
     return list(missing) if selected else None
 
 
-def streams(connection: sqlite3.Connection, uid: str, selection: Selection) -> list[tuple[int, int, int]]:
+def selected_streams(connection: sqlite3.Connection, uid: str, selection: Selection) -> list[tuple[int, int, int]]:
     """Return id, attempt and rank of the selected streams of a run."""
-    rows = connection.execute(
-        "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
-        "WHERE run.uid = ? AND NOT run.deleted ORDER BY stream.attempt, stream.rank",
-        (uid,),
-    )
-    return [
-        (stream, attempt, rank)
-        for stream, attempt, rank in rows
-        if selection.attempt in (None, attempt) and (not selection.ranks or rank in selection.ranks)
-    ]
+    found = run_streams(connection, uid, selection.attempt)
+    return [row for row in found if not selection.ranks or row[2] in selection.ranks]

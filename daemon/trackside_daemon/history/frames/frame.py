@@ -8,6 +8,7 @@ import numpy as np
 
 from trackside_daemon.history.frames.optional_library import library
 from trackside_daemon.history.frames.rank_series import RankReader, join_rows
+from trackside_daemon.history.read.series import run_streams
 
 if TYPE_CHECKING:
     import sqlite3
@@ -69,8 +70,8 @@ def read_frame(
     """
     found = [
         _Rank(number, rank, columns, join_rows(list({id(column.axis): column.axis for column in columns}.values())))
-        for stream, number, rank in _streams(connection, uid)
-        if (ranks is None or rank in ranks) and attempt in {None, number}
+        for stream, number, rank in run_streams(connection, uid, attempt)
+        if ranks is None or rank in ranks
         if (columns := RankReader(connection, stream).columns(keys))
     ]
     named = dict.fromkeys(column.key for rank in found for column in rank.columns)
@@ -83,14 +84,6 @@ def read_frame(
         _fill(connection, frame, rank, slice(place, end))
         place = end
     return frame
-
-
-def _streams(connection: sqlite3.Connection, uid: str) -> list[tuple[int, int, int]]:
-    return connection.execute(
-        "SELECT stream.id, attempt, rank FROM stream JOIN run ON run.id = stream.run WHERE uid = ? AND NOT run.deleted "
-        "ORDER BY attempt, rank",
-        (uid,),
-    ).fetchall()
 
 
 def _empty(keys: list[str], ranks: Sequence[_Rank]) -> Frame:

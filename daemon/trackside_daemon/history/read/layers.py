@@ -140,14 +140,6 @@ def values_by_layer(frame: LayerFrame) -> dict[str, dict[str, Any]]:
     return {layer: dict(zip(frame.columns, row, strict=True)) for layer, row in zip(frame.names, rows, strict=True)}
 
 
-def streams(connection: sqlite3.Connection, run: str, attempt: int) -> list[tuple[int, int]]:
-    """Return id and rank of the streams of an attempt of a run, by its id."""
-    return connection.execute(
-        "SELECT stream.id, rank FROM stream JOIN run ON run.id = stream.run WHERE uid = ? AND attempt = ? AND NOT deleted",
-        (run, attempt),
-    ).fetchall()
-
-
 def last_row(connection: sqlite3.Connection) -> int:
     """Return the id of the newest distribution of all runs; 0 without any."""
     return int(connection.execute("SELECT coalesce(max(id), 0) FROM distribution").fetchone()[0])

@@ -2,11 +2,12 @@
 
 import sqlite3
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 from trackside_daemon.history import log_rows
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries, reload
+from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries, reload, run_streams
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
 
 KEYS = 4096  # keys of a run whose values are kept
@@ -121,13 +122,10 @@ def sparkline(
     Raises:
         ValueError: A block is damaged.
     """
-    stream_row = connection.execute(
-        "SELECT stream.id FROM stream JOIN run ON run.id = stream.run "
-        "WHERE run.uid = ? AND NOT run.deleted AND stream.attempt = ? AND stream.rank = ?",
-        place,
-    ).fetchone()
-    for key in keys if stream_row is not None else ():
-        series = reload(connection, StoredSeries(stream_row[0], key))
+    uid, attempt, wanted = place
+    streams = [stream for stream, _, rank in run_streams(connection, uid, attempt) if rank == wanted]
+    for stream, key in product(streams, keys):
+        series = reload(connection, StoredSeries(stream, key))
         packed = chart(connection, series, LogTail(None, series.stream), EVERYTHING, count).points
         points = [(int(step), last) for step, _, _, _, last in packed] + _log_points(connection, series, count)
         if points:

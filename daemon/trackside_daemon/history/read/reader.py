@@ -14,7 +14,7 @@ from trackside.rl_keys import KEYS, Meaning, meaning, phase_role
 from trackside_daemon.config.near import near_name
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read.resources import machine_stream
-from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
+from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find, run_streams
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
 from trackside_daemon.history.schema import LOG_BITS
 from trackside_daemon.history.time_accounting import RankTime, mfu, rank_times
@@ -269,11 +269,7 @@ def series(
         tails: Logs that are read already, and get those that are not.
     """
     tails = LogTails(connection) if tails is None else tails
-    streams = connection.execute(
-        "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
-        "WHERE run.uid = ? AND NOT run.deleted AND (? IS NULL OR stream.attempt = ?) ORDER BY stream.attempt, stream.rank",
-        (uid, attempt, attempt),
-    ).fetchall()
+    streams = run_streams(connection, uid, attempt)
     if ranks is None:
         lowest = {number: rank for _, number, rank in reversed(streams)}
         streams = [row for row in streams if row[2] == lowest[row[1]]]
@@ -310,14 +306,12 @@ def check_keys(
             raise UnknownKeyError(f"key {key!r}: {runs}{near_name(key, known)}")
 
 
-def lowest_streams(connection: sqlite3.Connection, uid: str) -> list[int]:
-    """Return the stream of the lowest rank of each attempt of a run."""
-    rows = connection.execute(
-        "SELECT stream.id, stream.attempt, min(stream.rank) FROM stream JOIN run ON run.id = stream.run "
-        "WHERE run.uid = ? AND NOT run.deleted GROUP BY stream.attempt ORDER BY stream.attempt",
-        (uid,),
-    )
-    return [stream for stream, _, _ in rows]
+def lowest_streams(connection: sqlite3.Connection, uid: str) -> dict[int, int]:
+    """Return the stream of the lowest rank of each attempt of a run, by attempt."""
+    lowest: dict[int, int] = {}
+    for stream, attempt, _ in run_streams(connection, uid):
+        lowest.setdefault(attempt, stream)
+    return lowest
 
 
 def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]:

@@ -168,6 +168,15 @@ def find(
         yield StoredSeries(stream, key)
 
 
+def run_streams(connection: sqlite3.Connection, uid: str, attempt: int | None = None) -> list[tuple[int, int, int]]:
+    """Return id, attempt and rank of each stream of a run, by attempt and rank; only those of an attempt, if one is given."""
+    return connection.execute(
+        "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
+        "WHERE run.uid = ? AND NOT run.deleted AND (? IS NULL OR stream.attempt = ?) ORDER BY stream.attempt, stream.rank",
+        (uid, attempt, attempt),
+    ).fetchall()
+
+
 def count(connection: sqlite3.Connection, stream: int, tail: LogTail) -> int:
     """Return the number of series of a stream."""
     stored = "SELECT 1 FROM series WHERE stream = ? AND key = ?"
