@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+from trackside_daemon.causes.facts import Facts
+from trackside_daemon.causes.readings import Readings, Rise
+from trackside_daemon.causes.verdict import Verdict
+from trackside_daemon.history.read.series import LogTails
+from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.text import duration, percent
-from trackside_daemon.model.time_ledger import ACCOUNTS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterator
-
-    from trackside_daemon.causes.facts import Facts
-    from trackside_daemon.causes.readings import Readings, Rise
-    from trackside_daemon.causes.verdict import Verdict
-    from trackside_daemon.history.read.series import LogTails
-    from trackside_daemon.model.metric import Metric
-    from trackside_daemon.model.time_ledger import Ledger
+from trackside_daemon.model.time_ledger import ACCOUNTS, Ledger
 
 LEAST_SHARE = 0.01  # a cause below this share of the wall time is noise
 MEASURED = 0.9  # share of lost seconds that is gained at least if they were measured as such

@@ -1,27 +1,21 @@
 """Read what runs are compared by: the duration of their steps, their throughput, memory, energy and costs."""
 
-from __future__ import annotations
-
+import sqlite3
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, repeat
 from math import inf, nan
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from trackside_daemon.causes.facts import Facts
 from trackside_daemon.diagnosis.estimates import BATCHES, LARGEST, LEAST_BATCHES, Estimate, batched, half_width
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.attempts import read_axes
+from trackside_daemon.history.read.attempts import Axis, read_axes
 from trackside_daemon.history.read.charts import chart
+from trackside_daemon.history.read.series import LogTails, Window
 from trackside_daemon.history.read.summary import summary
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import process
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator, Sequence
-
-    from trackside_daemon.causes.facts import Facts
-    from trackside_daemon.history.read.attempts import Axis
-    from trackside_daemon.history.read.series import LogTails, Window
 
 BLOCKS = 8  # evenly spaced blocks of steps that are read of an attempt
 WARM_UP = 0.05  # share of a run's first steps that compile, fill caches and start workers

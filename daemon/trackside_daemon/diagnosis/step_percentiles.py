@@ -1,19 +1,13 @@
 """The percentiles of the step time of each live run, for servers without native histograms."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
+from collections.abc import Mapping
 from math import inf
-from typing import TYPE_CHECKING
 
 from trackside.buckets import DURATION_SCHEMA
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trackside_daemon.model.state import State
+from trackside_daemon.model.state import State
 
 SOURCE = "training:step_percentiles"
 WINDOW = 300.0  # seconds of the steps that count

@@ -1,11 +1,10 @@
 """An alert: its facts, its evidence, and what to read next."""
 
-from __future__ import annotations
-
 import re
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.limits import BATCH_NAMES
 from trackside_daemon.alerts.active_alert import ADDITION, CONCLUSION, OCCURRENCES
@@ -20,10 +19,7 @@ from trackside_daemon.model.text import NONFINITE as NUMBERS
 from trackside_daemon.model.text import byte_size, counted, duration, moment, number, percent, with_unit
 from trackside_daemon.model.troubles import DETECTED, RULED
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    Evidence = Callable[[Any, "Mapping[str, Any]"], Iterator[Table]]
+Evidence = Callable[[Any, "Mapping[str, Any]"], Iterator[Table]]
 
 BARS = "▁▂▃▄▅▆▇█"
 NONFINITE = "!"  # bar of NaN and infinities

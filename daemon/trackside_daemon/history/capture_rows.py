@@ -1,16 +1,11 @@
 """Write and read captures."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import sqlite3
 
 import msgspec
 
 from trackside_daemon.history.sanitize import to_json
 from trackside_daemon.model.capture import Capture
-
-if TYPE_CHECKING:
-    import sqlite3
 
 
 def write_capture(connection: sqlite3.Connection, run: int | None, capture: Capture) -> None:

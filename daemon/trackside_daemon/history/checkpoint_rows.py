@@ -1,17 +1,13 @@
 """Write and read checkpoints."""
 
-from __future__ import annotations
-
+import sqlite3
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from trackside_daemon.history.sanitize import to_json
 from trackside_daemon.model.checkpoint import Checkpoint
-
-if TYPE_CHECKING:
-    import sqlite3
 
 
 class StoredCheckpoint(NamedTuple):

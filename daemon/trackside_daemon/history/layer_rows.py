@@ -4,24 +4,17 @@ A row of level *n* is the merge of `MERGED` rows of level *n - 1*, so that a lon
 time are those of the last of them.
 """
 
-from __future__ import annotations
-
+import sqlite3
+from collections.abc import Iterable, Sequence
 from math import inf, isnan, nan, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from trackside.buckets import Buckets
 from trackside.packing import pack, unpack
-from trackside.wire import DISTRIBUTION_COLUMNS
+from trackside.wire import DISTRIBUTION_COLUMNS, DistributionFrame
 from trackside_daemon.history.sanitize import to_json
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Sequence
-    from typing import Any
-
-    from trackside.wire import DistributionFrame
 
 MERGED = 4  # rows that are merged into one of the next level
 

@@ -1,16 +1,9 @@
 """Find out when a client's messages were sent, by this machine's clock, though any clock is set meanwhile."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
-from trackside.wire import Clock
-
-if TYPE_CHECKING:
-    from trackside.wire import Hello
-    from trackside_daemon.training.moment import Moment
+from trackside.wire import Clock, Hello
+from trackside_daemon.training.moment import Moment
 
 SAME_SECONDS = 60.0  # a hello of a process with this machine's monotonic clock is no older
 SET_SECONDS = 1.0  # a clock that moves by more was set, or its machine slept; less is noise between two readings

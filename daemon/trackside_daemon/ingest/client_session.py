@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from trackside.limits import IN_FLIGHT
-from trackside.wire import GATHER_SECONDS, HOOK_FAILED, Bye, Clock, Envelope, Nack, Pushes, Skip, Totals, encode
+from trackside.wire import (
+    GATHER_SECONDS,
+    HOOK_FAILED,
+    Body,
+    Bye,
+    Clock,
+    Envelope,
+    Heartbeat,
+    Hello,
+    Identity,
+    Nack,
+    Pushes,
+    Skip,
+    Totals,
+    WireError,
+    encode,
+)
 from trackside_daemon.ingest.client_clock import ClientClock
-from trackside_daemon.ingest.messages import CAUSE_BYTES, events
+from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.messages import CAUSE_BYTES, Family, MessageLimits, events
+from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
+from trackside_daemon.model.records import BatchIngested, Event, Record, RunState, SessionOpened
 from trackside_daemon.model.session import Owner, SessionRef, correlation_of, process_of
 from trackside_daemon.model.text import cut_bytes
-from trackside_daemon.training.end_state import verdict
+from trackside_daemon.training.end_state import Exit, verdict
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside.wire import Body, Heartbeat, Hello, Identity, WireError
-    from trackside_daemon.ingest.connection import Connection
-    from trackside_daemon.ingest.messages import Family, MessageLimits
-    from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.records import Record
-    from trackside_daemon.training.end_state import Exit
-    from trackside_daemon.training.run import RankSession
-    from trackside_daemon.training.runs import Runs
+from trackside_daemon.training.run import RankSession
+from trackside_daemon.training.runs import Runs
 
 LATE_SECONDS = 60.0  # an older batch is not shown on the page
 SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no messages but answers

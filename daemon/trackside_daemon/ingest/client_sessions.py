@@ -3,35 +3,25 @@
 It uses neither sockets nor clocks: frames and the moment of their arrival come in, answers and batches go out.
 """
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
-from trackside.wire import VERSION, Envelope, Nack, Refused, WireError, open_envelope
+from trackside.wire import VERSION, Envelope, Hello, Identity, Nack, Refused, WireError, open_envelope
+from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.ingest.client_clock import SET_SECONDS
-from trackside_daemon.ingest.client_session import Consequences, Shared
+from trackside_daemon.ingest.client_session import ClientSession, Consequences, Receipt, Shared
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.greeting import MAX_SESSIONS, Greetings
 from trackside_daemon.ingest.messages import ANSWERS, KINDS, UNNUMBERED, MessageLimits, read
-from trackside_daemon.ingest.requests import Pacing, Questions
+from trackside_daemon.ingest.requests import Pacing, Questions, RankQuestion
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import ENDED
-from trackside_daemon.model.session import process_of
+from trackside_daemon.model.session import Process, process_of
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from trackside.wire import Hello, Identity
-    from trackside_daemon.history.read.attempts import StoredSession
-    from trackside_daemon.ingest.client_session import ClientSession, Receipt
-    from trackside_daemon.ingest.connection import Connection
-    from trackside_daemon.ingest.requests import RankQuestion
-    from trackside_daemon.model.session import Process
-    from trackside_daemon.training.end_state import Exit
-    from trackside_daemon.training.moment import Moment
-    from trackside_daemon.training.runs import Runs
+from trackside_daemon.training.end_state import Exit
+from trackside_daemon.training.moment import Moment
+from trackside_daemon.training.runs import Runs
 
 # A session that has been silent for so long has to greet again; it is forgotten unless it is on the page.
 FORGET_SECONDS = 3600.0

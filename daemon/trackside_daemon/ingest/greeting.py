@@ -1,37 +1,28 @@
 """A client's hello, from which a session is resolved: whose it is, to which run and attempt it belongs, what its clock shows."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from trackside.wire import GATHER_SECONDS, Envelope, Heartbeat, Welcome, WireError
+from trackside.wire import GATHER_SECONDS, Envelope, Heartbeat, Hello, Identity, Welcome, WireError
 from trackside_daemon.history.directory import UnreadableError
+from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.ingest.client_clock import ClientClock
-from trackside_daemon.ingest.client_session import ClientSession, Consequences, content_hash
-from trackside_daemon.ingest.messages import checked, family
-from trackside_daemon.ingest.run_owners import MARK
+from trackside_daemon.ingest.client_session import ClientSession, Consequences, Shared, content_hash
+from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.messages import Family, checked, family
+from trackside_daemon.ingest.requests import Pacing
+from trackside_daemon.ingest.run_owners import MARK, RunOwners
 from trackside_daemon.model.log_fields import log_fields
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Event
 from trackside_daemon.model.session import Owner, correlation_of, process_of
 from trackside_daemon.model.text import cut_bytes
 from trackside_daemon.training.admission import numbered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from trackside.wire import Hello, Identity
-    from trackside_daemon.history.read.attempts import StoredSession
-    from trackside_daemon.ingest.client_session import Shared
-    from trackside_daemon.ingest.connection import Connection
-    from trackside_daemon.ingest.messages import Family
-    from trackside_daemon.ingest.requests import Pacing
-    from trackside_daemon.ingest.run_owners import RunOwners
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.training.moment import Moment
+from trackside_daemon.training.moment import Moment
 
 MAX_SESSIONS = 4096  # the most sessions; with more, the one that has been silent for longest is forgotten
 STORES = ("distributions", "media")  # what is stored of `Pushes` besides rows, events and alerts

@@ -1,32 +1,26 @@
 """The thread that reads the clients' messages, answers them, and passes on the batches that follow from them."""
 
-from __future__ import annotations
-
 import resource
 import select
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.environment.identity import boot_id
 from trackside.wire import Identity
+from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection, Peer, is_process
+from trackside_daemon.ingest.requests import IngestRequests
+from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.linux.oom import OomKills, OomWatch
 from trackside_daemon.linux.process_exit import PidfdPoller, exit_code
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.session import Process
 from trackside_daemon.training.end_state import Exit
 from trackside_daemon.training.moment import Moment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside_daemon.ingest.client_sessions import ClientSessions
-    from trackside_daemon.ingest.requests import IngestRequests
-    from trackside_daemon.ingest.worker_handle import WorkerHandle
-    from trackside_daemon.model.metric import Batch
-
 
 RETRY_SECONDS = 0.05  # how often the exit status is read of a process that has ended and is not yet reaped
 PATIENCE_SECONDS = 1.5  # the end of a process that has not been reaped by then is unknown

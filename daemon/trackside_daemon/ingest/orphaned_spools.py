@@ -1,24 +1,18 @@
 """Spools that processes left on this machine when they ended: the daemon sends them to itself, as a client would."""
 
-from __future__ import annotations
-
 import grp
 import logging
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside.environment.paths import SYSTEM_DIRECTORY, kept_directory, machine_id, spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
+from trackside.transport.sender import Sender
+from trackside.wire import Hello
 from trackside_daemon.ingest.endpoint import GROUP
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from trackside.transport.sender import Sender
-    from trackside.wire import Hello
 
 SEARCH_SECONDS = 2.0  # how often new spools are searched for
 

@@ -3,27 +3,21 @@
 These are acknowledgements, restarts of sessions, questions such as for stacks, and for how long clients are to collect rows.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trackside.wire import GATHER_SECONDS, LONGEST_GATHER, Envelope, encode
+from trackside.wire import GATHER_SECONDS, LONGEST_GATHER, Body, Envelope, encode
+from trackside_daemon.ingest.client_session import ClientSession, Receipt
 from trackside_daemon.ingest.messages import ANSWERS
 from trackside_daemon.model.capture import RankAnswer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from trackside.wire import Body
-    from trackside_daemon.ingest.client_session import ClientSession, Receipt
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.session import SessionRef
-    from trackside_daemon.training.moment import Moment
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.session import SessionRef
+from trackside_daemon.training.moment import Moment
 
 ANSWER_SECONDS = 3.0  # how long `ask` waits by default: a client answers as soon as its sender thread gets the GIL
 CANCEL_SECONDS = 1.0  # how long clients may take to answer a question that is cancelled

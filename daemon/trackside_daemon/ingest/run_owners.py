@@ -4,22 +4,16 @@ A run belongs to the `Owner` of its first session. The hello of another owner fo
 ends with a tilde and that owner, such as ``train-7~uid:1000``. Only that owner gets an id with such an end.
 """
 
-from __future__ import annotations
-
 import os
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from trackside.wire import WireError
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.session import Owner
 from trackside_daemon.model.text import cut_bytes
 from trackside_daemon.training.admission import NEW_RUNS_BURST, NEW_RUNS_RATE, OwnerRate, PageLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.ingest.connection import Connection
 
 MARK = "~"  # begins the end of a run's id that names its owner
 MAX_RUNS = 10_000  # runs whose owner is remembered; it may take long until the history has it

@@ -1,30 +1,23 @@
 """The daemon's handle of the ingest worker: starts the process, exchanges messages with it, and starts another when it ends."""
 
-from __future__ import annotations
-
 import json
 import logging
 import select
 import subprocess  # noqa: TID251  this file starts the worker
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import SOCKET, socket_directory
 from trackside.os_errors import os_error_text
 from trackside.wire import MESSAGE_BYTES
 from trackside_daemon.ingest.connection import Connection, Peer
 from trackside_daemon.ingest.endpoint import EndpointError
-from trackside_daemon.ingest.worker_channel import Channel, ChannelClosed, RecordKind, pair
+from trackside_daemon.ingest.push_socket import PushSocket
+from trackside_daemon.ingest.worker_channel import Channel, ChannelClosed, ChannelRecord, RecordKind, pair
 from trackside_daemon.linux.child_process import own_module
 from trackside_daemon.linux.worker_process import end_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.ingest.push_socket import PushSocket
-    from trackside_daemon.ingest.worker_channel import ChannelRecord
 
 # With twice the limit of a message, one that is just too large gets a reason instead of a lost connection.
 FRAME_BYTES = 2 * MESSAGE_BYTES

@@ -1,12 +1,10 @@
 """The history as a Python object, for `trackside.open`: its runs, selected, ordered and as a table."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.config.near import near_name
 from trackside_daemon.history import directory
@@ -16,10 +14,7 @@ from trackside_daemon.history.read import reader, run_query
 from trackside_daemon.model.configuration import flat
 from trackside_daemon.model.families.training import STATES
 from trackside_daemon.model.text import read_moment
-from trackside_daemon.questions.opened_run import RunHistory, current, listed, reading
-
-if TYPE_CHECKING:
-    from trackside_daemon.questions.opened_run import Keys
+from trackside_daemon.questions.opened_run import Keys, RunHistory, current, listed, reading
 
 Moment = float | str | datetime
 

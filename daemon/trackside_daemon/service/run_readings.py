@@ -1,18 +1,14 @@
 """Read facts about live runs in the history without waiting for them: a disk may hang, and the tick must go on."""
 
-from __future__ import annotations
-
 import logging
+import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable
-
-    from trackside_daemon.history.read.series import Readable
+from trackside_daemon.history.read.series import Readable
 
 T = TypeVar("T")
 

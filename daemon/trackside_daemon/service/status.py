@@ -1,23 +1,18 @@
 """The status of the daemon: for ``/api/v1/status``, for readiness and for the service manager."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trackside_daemon import __version__
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.text import counted
+from trackside_daemon.service.assembly import Parts
+from trackside_daemon.service.config import Config
 from trackside_daemon.web.api.state_json import family_values
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from trackside_daemon.service.assembly import Parts
-    from trackside_daemon.service.config import Config
 
 FAMILIES = (
     daemon.COLLECTOR_SUCCESS,

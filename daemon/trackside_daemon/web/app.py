@@ -1,13 +1,12 @@
 """The HTTP application and the handler of each path."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time
 import zlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
@@ -15,30 +14,25 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from trackside_daemon.config.near import near_name
+from trackside_daemon.model.state import State
 from trackside_daemon.questions.alerts import Alerts
 from trackside_daemon.questions.question import SHOWN, parameters
 from trackside_daemon.web import dashboard, page_profile
 from trackside_daemon.web.api.endpoints import ENDPOINTS, Endpoint
+from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.exposition import process_registry, render, render_protobuf
 from trackside_daemon.web.http.auth_token import READING, Token, TokenMiddleware, error_response, role_error
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
+from trackside_daemon.web.http.roles import Role
 from trackside_daemon.web.rank_statistics import RankStatistics
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-
-    from starlette.requests import Request
-    from starlette.types import Scope
-
-    from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.history_access import HistoryAccess
-    from trackside_daemon.web.http.roles import Role
-
-    Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 REASONS = {
     400: "bad_request",

@@ -1,22 +1,17 @@
 """The dashboard's routes: its static files, and one HTML page for all its addresses."""
 
-from __future__ import annotations
-
 import gzip
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from trackside_daemon.web.http.auth_token import READING
 from trackside_daemon.web.http.negotiation import accepts_gzip
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 STATIC = Path(__file__).parent / "static"
 PAGE = "index.html"

@@ -1,17 +1,16 @@
 """The receiver of OTLP metrics: a web server of its own with one path, as programs that export them expect."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from trackside.packing import encoded_varint
 from trackside_daemon.bridges.otlp.receiver import OtlpCollector, decode
@@ -22,14 +21,7 @@ from trackside_daemon.web.http.auth_token import error_response
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.connection_limit import HttpLimits
 from trackside_daemon.web.http.server import WebServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from starlette.requests import Request
-    from starlette.types import Scope
-
-    from trackside_daemon.web.settings import OtlpInSection
+from trackside_daemon.web.settings import OtlpInSection
 
 BODY_BYTES = 4 * 2**20  # also of what a compressed body contains
 BODY_SECONDS = 10.0  # until a body has to be complete, since eight requests that never are would keep out all others

@@ -1,21 +1,15 @@
 """Lines of JSON lines with the distributions of layers: columns by layer, and counts by the exponent of a bucket's bound."""
 
-from __future__ import annotations
-
+import sqlite3
+from collections.abc import Iterator, Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.buckets import FIRST, LOWEST, SIDE, Buckets, index_of
 from trackside.packing import pack
 from trackside.wire import DISTRIBUTION_COLUMNS, DistributionFrame
 from trackside_daemon.history.files.items import checked_position, microseconds
-from trackside_daemon.history.layer_rows import after
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator, Mapping
-
-    from trackside_daemon.history.layer_rows import LayerFrame
+from trackside_daemon.history.layer_rows import LayerFrame, after
 
 PAGE = 64  # rows that are read at once
 

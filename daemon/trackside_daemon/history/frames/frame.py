@@ -1,23 +1,15 @@
 """Read the samples of a run as one table, a row for each push, a column for each key, and convert it to libraries'."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trackside_daemon.history.frames.optional_library import library
-from trackside_daemon.history.frames.rank_series import RankReader, join_rows
+from trackside_daemon.history.frames.rank_series import EncodedSeries, Integers, RankReader, RankRows, Values, join_rows
 from trackside_daemon.history.read.series import run_streams
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection, Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from trackside_daemon.history.frames.rank_series import EncodedSeries, Integers, RankRows, Values
-
 
 IDENTITY = ("attempt", "rank", "step", "time")  # the first columns of a table; a column for each key follows
 

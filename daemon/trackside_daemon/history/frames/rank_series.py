@@ -1,28 +1,20 @@
 """Read the series of one rank into columns, and find which samples were pushed together."""
 
-from __future__ import annotations
-
+import sqlite3
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trackside_daemon.history import codec
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.read.series import LogTail, find
+from trackside_daemon.history.read.series import LogTail, StoredSeries, find
 from trackside_daemon.history.schema import BLOCK_BITS
 
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from trackside_daemon.history.read.series import StoredSeries
-
-    Integers = NDArray[np.int64]
-
-    Values = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Values = NDArray[np.float64]
 
 
 _KINDS: dict[bytes, np.dtype[Any]] = {b"f": np.dtype("<f4"), b"d": np.dtype("<f8"), b"i": np.dtype("<i4")}

@@ -1,16 +1,11 @@
 """The index of a run's media: a line of JSON for each file, the oldest first."""
 
-from __future__ import annotations
-
+import sqlite3
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
-
-if TYPE_CHECKING:
-    import sqlite3
 
 DIRECTORY = "media"  # of all runs, in that of the history
 INDEX = "index.jsonl"

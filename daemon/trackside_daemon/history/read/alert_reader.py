@@ -1,15 +1,11 @@
 """Read alerts and silences in the shapes of the API and the pipeline; times are Unix seconds."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from trackside_daemon.model.records import AHEAD_SECONDS, Alert, Notified, Silence, fingerprint
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
 
 _ALERT = (
     "SELECT alert.id, run.uid, run.name, alert.alert, alert.severity, alert.started, alert.ended, alert.summary, "

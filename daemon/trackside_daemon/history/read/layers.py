@@ -1,21 +1,17 @@
 """Read the distributions of layers as heat maps and bands of quantiles, and rank the layers that stand out."""
 
-from __future__ import annotations
-
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, isfinite, isnan, log10, nan
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trackside.buckets import HIGHEST, SIDE, Buckets, index_of
 from trackside_daemon.history.layer_rows import MERGED, LayerFrame, RowsPart, merge_ranks, merge_steps, read
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.model.text import number, shown
 
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    Values = Mapping[str, Any]
+Values = Mapping[str, Any]
 
 
 RANKS = 64  # ranks that are merged at most, the lowest

@@ -1,17 +1,13 @@
 """Read the texts that a training chose, which stand within sentences of ours: names, keys, settings, causes of death."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.model.configuration import flat
 from trackside_daemon.model.troubles import TROUBLES
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator, Mapping
 
 _OF_ATTEMPT = ("cause", "host", "config", "command", "directory")
 _MOST_KEYS = 100_000

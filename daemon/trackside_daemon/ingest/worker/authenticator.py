@@ -1,7 +1,5 @@
 """Authenticate TCP clients by their keys: ZeroMQ asks at each handshake (ZAP, RFC 27)."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,38 +1,30 @@
 """Access to the history for API endpoints: answers in threads, changes through the writer, errors as HTTP responses."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
 import sqlite3
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from trackside_daemon.history.database import ClosedError
+from trackside_daemon.history.database import ClosedError, Database
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownKeyError, UnknownRunError
-from trackside_daemon.questions.question import InvalidError, MissingError, Question, parse
+from trackside_daemon.history.record.store import RecordStore
+from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.questions.question import InvalidError, Live, MissingError, Question, parse
 from trackside_daemon.web.http.server import ABORT, wait_for_disconnect
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
-
-    from trackside_daemon.history.database import Database
-    from trackside_daemon.history.record.store import RecordStore
-    from trackside_daemon.history.record.writer import Writer
-    from trackside_daemon.questions.question import Live
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Question)

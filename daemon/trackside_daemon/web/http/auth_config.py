@@ -1,7 +1,5 @@
 """The middleware that applies the web configuration to every request: rate limit, headers, and passwords checked with bcrypt."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii
@@ -9,22 +7,18 @@ import hmac
 import os
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trackside_daemon.web.http.auth_token import READING, error_response
+from trackside_daemon.web.http.config_file import ActiveConfig, ConfigFile
 from trackside_daemon.web.http.roles import ROLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from trackside_daemon.web.http.config_file import ActiveConfig, ConfigFile
 
 Item = TypeVar("Item")
 PASSWORD_BYTES = 72  # bytes of a password that bcrypt uses

@@ -1,7 +1,5 @@
 """The API token, and the middleware that checks the Host header and the token before any endpoint runs."""
 
-from __future__ import annotations
-
 import base64
 import hmac
 import os
@@ -10,20 +8,16 @@ import secrets
 import socket
 import stat
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trackside_daemon.web.http.roles import ROLE, ROLES, Role, permits
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 STORED = "api.token"  # the file in the directory of the history that keeps the token
 READING = frozenset(("GET", "HEAD"))

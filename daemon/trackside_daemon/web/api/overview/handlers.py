@@ -1,16 +1,17 @@
 """Handlers of the overview's endpoints: one document, or a stream of server-sent events."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sqlite3
 import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.live_values import LatestValues
@@ -18,21 +19,13 @@ from trackside_daemon.history.read.live_values import state as state_of
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import json_number
+from trackside_daemon.model.state import State
 from trackside_daemon.questions.question import Question, RunName
-from trackside_daemon.web.api.history_access import encode_json, json_response, parsed
+from trackside_daemon.web.api.history_access import HistoryAccess, encode_json, json_response, parsed
+from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import attempt_from_info
 from trackside_daemon.web.http.auth_token import error_response
 from trackside_daemon.web.http.server import ABORT, wait_for_disconnect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
-
-    from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.history_access import HistoryAccess
-    from trackside_daemon.web.api.overview.overview import Overview
 
 MAX_LISTENERS = 100  # listeners at once; further ones get status 503
 
