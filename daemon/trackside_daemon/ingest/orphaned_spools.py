@@ -4,15 +4,18 @@ import grp
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trackside.environment.paths import SYSTEM_DIRECTORY, kept_directory, machine_id, spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
-from trackside.transport.sender import Sender
 from trackside.wire import Hello
 from trackside_daemon.ingest.endpoint import GROUP
+
+if TYPE_CHECKING:
+    from trackside.transport.sender import Sender
 
 SEARCH_SECONDS = 2.0  # how often new spools are searched for
 
@@ -24,10 +27,9 @@ class OrphanedSpools:
 
     Args:
         endpoints: This daemon's endpoints.
-        environ: The environment, which decides where clients spool.
     """
 
-    def __init__(self, endpoints: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, endpoints: Sequence[str]) -> None:
         self._endpoint = next((endpoint for endpoint in endpoints if endpoint.startswith("ipc://")), None)
         self._sender: Sender | None = None
         self._places: list[Path] = []
@@ -37,7 +39,7 @@ class OrphanedSpools:
         with suppress(OSError):
             _make_shared()
         with suppress(LookupError):  # a user without a home
-            self._places.extend(spool_directories(environ, os.getuid()))
+            self._places.extend(spool_directories(os.environ, os.getuid()))
         self._places.extend(place for place in map(kept_directory, endpoints) if place is not None)
 
     def hellos(self) -> dict[bytes, Hello]:

@@ -92,6 +92,5 @@ class AgentsApi:
     @cached_property
     def _protocol(self) -> Protocol:
         from trackside_daemon.agents.answers import Answers  # most daemons answer no agent
-        from trackside_daemon.agents.protocol import Protocol
 
         return Protocol(Answers(self._history.ask, self), __version__)
