@@ -25,10 +25,10 @@ import msgspec
 from trackside_daemon.bridges.mirrors.unsent import RankStream, streams, unsent
 from trackside_daemon.documents import plots, report, run
 from trackside_daemon.documents.html import write as written
-from trackside_daemon.history.files.export import plain
 from trackside_daemon.history.files.jsonl import folder, named_folder
 from trackside_daemon.history.files.selection import count_of
 from trackside_daemon.history.read.series import LogTail, Readable, Window, find
+from trackside_daemon.model.metric import json_value
 
 ROWS = 100_000  # most lines of metrics.jsonl, the newest steps
 VALUES = 10_000_000  # most values of these lines, if each has every key: some 10 seconds of a processor
@@ -156,7 +156,7 @@ class _Directory:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(plain(value), indent=1, allow_nan=False).encode() + b"\n"
+    return json.dumps(json_value(value), indent=1, allow_nan=False).encode() + b"\n"
 
 
 def _config(name: str, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _metrics(history: Readable, every: Sequence[RankStream], written: _Written) 
             with history.reading() as connection:
                 found = unsent(connection, stream, place.sent, AT_ONCE)
             for row in found.rows:
-                values = {"step": row.step, "time": row.time / 1e6, "attempt": row.attempt, **plain(row.values)}
+                values = {"step": row.step, "time": row.time / 1e6, "attempt": row.attempt, **json_value(row.values)}
                 line = encode(values) + b"\n"
                 written.bytes += len(line)
                 yield line

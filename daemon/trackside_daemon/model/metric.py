@@ -7,13 +7,14 @@ two: samples for the state, from `training.runs`, and a `records.BatchIngested` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from trackside_daemon.model.records import Record
     from trackside_daemon.model.session import RankRef
@@ -115,3 +116,12 @@ def json_number(value: float | None) -> float | str:
     if value is None:
         return "nan"
     return value if isfinite(value) else repr(value)
+
+
+def json_value(value: Any) -> Any:
+    """Return a value with NaN and infinities as texts, since JSON has no such numbers, and msgspec would write null."""
+    if isinstance(value, float):
+        return json_number(value)
+    if isinstance(value, Mapping):
+        return {key: json_value(item) for key, item in value.items()}
+    return [json_value(item) for item in value] if isinstance(value, list | tuple) else value

@@ -12,7 +12,6 @@ import json
 import sqlite3
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isfinite
 from typing import Any, Literal, NamedTuple, get_args
 
 from trackside_daemon.history.capture_rows import captures
@@ -36,6 +35,7 @@ from trackside_daemon.history.read.series import (
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.capture import as_json
+from trackside_daemon.model.metric import json_value
 from trackside_daemon.model.text import csv_line, rfc3339
 
 Format = Literal["csv", "json", "jsonl", "long"]
@@ -347,13 +347,4 @@ def _dumps(value: Any) -> str:
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        return json.dumps(plain(value), separators=(",", ":"), allow_nan=False)
-
-
-def plain(value: Any) -> Any:
-    """Return a JSON value with NaN and infinities as texts, since JSON has no such numbers."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value if not isinstance(value, float) or isfinite(value) else repr(value)
+        return json.dumps(json_value(value), separators=(",", ":"), allow_nan=False)

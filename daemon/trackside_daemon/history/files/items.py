@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from trackside_daemon.model.metric import json_number
+
 # Names of step and time in other tools' files, in lower case; the first one that occurs counts.
 STEP = ("step", "_step", "global_step", "iteration", "iter")
 TIME = ("time", "_timestamp", "timestamp", "wall time", "wall_time")
@@ -200,14 +202,14 @@ def chunks(items: Iterable[Item]) -> Iterator[bytes]:
 def _push(push: Push) -> bytes:
     values: dict[str, Any] = dict(zip(push.keys, push.values, strict=True))
     if not isfinite(sum(push.values)):
-        values = {key: value if isfinite(value) else str(value) for key, value in values.items()}
+        values = {key: json_number(value) for key, value in values.items()}
     fields = {"attempt": push.attempt, "rank": push.rank, "step": push.step, "time": push.time / 1e6, "values": values}
     return _encode(fields)
 
 
 def _other(item: MachineValues | RunEntry) -> bytes:
     if isinstance(item, MachineValues):
-        values = {key: value if isfinite(value) else str(value) for key, value in item.values.items()}
+        values = {key: json_number(value) for key, value in item.values.items()}
         fields: dict[str, Any] = {"kind": "resources", "time": item.time / 1e6, "values": values}
     elif item.kind == "event":
         fields = {**item.fields, "kind": "event", "event": item.fields["kind"]}

@@ -29,6 +29,7 @@ from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint, as_json
 from trackside_daemon.model.families import gpu
+from trackside_daemon.model.metric import json_value
 from trackside_daemon.model.records import (
     Alert,
     AlertNote,
@@ -276,6 +277,8 @@ _TIMES = frozenset(("time", "started", "ended", "until"))
 def _fields(record: object, names: str) -> dict[str, Any]:
     """Return the fields of a record with these names, its times rounded to microseconds."""
     values = {name: getattr(record, name) for name in names.split()}
+    if isinstance(notified := values.get("notified"), Notified):
+        values["notified"] = notified._asdict()
     return {name: round(value, 6) if name in _TIMES and value is not None else value for name, value in values.items()}
 
 
@@ -334,20 +337,9 @@ def _rows(record: BatchIngested) -> Iterator[bytes]:
 
 def _line(fields: Mapping[str, Any]) -> bytes:
     try:
-        return _encode(_plain(fields)) + b"\n"
+        return _encode(json_value(fields)) + b"\n"
     except UnicodeEncodeError:  # half a surrogate pair, which only an escape can write in JSON
-        return json.dumps(_plain(fields)).encode() + b"\n"
-
-
-def _plain(value: Any) -> Any:
-    """Return *value* with NaN and infinities as texts: JSON has none, and msgspec would write null."""
-    if isinstance(value, float):
-        return value if isfinite(value) else str(float(value))
-    if isinstance(value, Notified):
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return json.dumps(json_value(fields)).encode() + b"\n"
 
 
 def _microseconds(nanoseconds: int) -> float:

@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from math import isfinite
 from typing import Any
 
 from trackside.buckets import FIRST, LOWEST, SIDE, Buckets, index_of
@@ -10,6 +9,7 @@ from trackside.packing import pack
 from trackside.wire import DISTRIBUTION_COLUMNS, DistributionFrame
 from trackside_daemon.history.files.items import checked_position, microseconds
 from trackside_daemon.history.layer_rows import LayerFrame, after
+from trackside_daemon.model.metric import json_number
 
 PAGE = 64  # rows that are read at once
 
@@ -46,7 +46,7 @@ def frame_of(fields: Mapping[str, Any]) -> DistributionFrame:
 def _layers(frame: LayerFrame) -> Iterator[tuple[str, dict[str, Any]]]:
     for place, layer in enumerate(frame.names):
         columns = ((name, column[place]) for name, column in frame.columns.items())
-        values: dict[str, Any] = {name: value if isfinite(value) else str(value) for name, value in columns}
+        values: dict[str, Any] = {name: json_number(value) for name, value in columns}
         if frame.buckets:
             one = Buckets.unpacked(frame.buckets[place])
             sides: tuple[dict[str, int], dict[str, int]] = {}, {}
