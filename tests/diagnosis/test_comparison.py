@@ -254,7 +254,7 @@ def test_the_baseline_is_a_pinned_run_the_last_of_the_same_name_or_those_with_a_
     assert found("failed") == (("failed",), "run")
     stored_history.writer.call(lambda store: pin(store, "old")).result(60)
     assert found() == (("old",), "pinned")
-    with pytest.raises(UnknownRunError, match=r"run 'v2': there is none.*and no other finished run has this tag"):
+    with pytest.raises(UnknownRunError, match=r"run 'v2': there is none.*; no other finished run has this tag"):
         found("v2")
 
 

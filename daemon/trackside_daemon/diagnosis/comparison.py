@@ -63,7 +63,7 @@ def find_baseline(connection: sqlite3.Connection, uid: str, text: str = "") -> B
         except UnknownRunError as error:
             tagged = reader.runs(connection, RunFilter(tag=text, state="finished", limit=MOST + 1))
             if not (found := [one["id"] for one in tagged if one["id"] != uid][:MOST]):
-                raise UnknownRunError(f"{error}, and no other finished run has this tag") from None
+                raise UnknownRunError(f"{error}; no other finished run has this tag") from None
             return Baseline(tuple(found), "tag")
     named = connection.execute(
         "SELECT uid, pinned, (SELECT about FROM attempt WHERE run = run.id ORDER BY number DESC LIMIT 1) FROM run "
