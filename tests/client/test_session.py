@@ -665,6 +665,25 @@ def test_what_is_kept_stays_while_a_batch_is_collected_that_the_spool_does_not_h
     assert [step for step, *_ in rows(last)] == [1, 2, 3, 4]
 
 
+def test_what_is_kept_of_a_batch_that_is_full_goes_although_the_next_one_is_collected(
+    spool: Path, tmp_path: Path
+) -> None:
+    """The end of the process would stand behind it, under a number that the spool has."""
+    session = a_session(tmp_path / "spool")
+    session.greeted, session.asked_at = True, 1.0
+    push(session, {"loss": 0.0}, 0)
+    session.drain(CLOCK)
+    session.gather = 60.0
+    push(session, {"loss": 1.0}, 1)
+    session.keep(lambda: CLOCK, spool)
+    assert list(spool.iterdir())
+    for step in range(2, BATCH_ROWS + 10):
+        push(session, {"loss": step}, step)
+    session.drain(later(1.3))
+    assert session.spool.last == 2
+    assert not list(spool.iterdir())
+
+
 def test_what_is_kept_goes_with_the_end_and_what_cannot_be_kept_costs_nothing(spool: Path) -> None:
     session, without = a_session(), a_session()
     for one, place in ((session, spool), (without, NO_DISK)):

@@ -271,12 +271,16 @@ def test_a_spike_states_the_tests_of_its_first_sample() -> None:
     assert all(test.value > test.needed for test in tests)
 
 
-def test_a_level_above_the_initial_loss_never_counts_as_normal() -> None:
+def test_a_level_above_the_initial_loss_counts_as_normal_only_once_it_falls() -> None:
     values = falling(500, noise=0.01)
     lost = [*values, *[1e6 * values[0]] * 3000]
-    assert [one.severity for one in found(LossDiverging(), column(lost))][-1] == "critical"
-    assert not any(one.over for one in found(LossDiverging(), column(lost)))
-    (end,) = [one for one in found(LossDiverging(), column([*lost, *[values[250]] * 40])) if one.over]
-    assert (end.accepted, end.at >= 3500) == (True, True)
+    findings = found(LossDiverging(), column(lost))
+    assert findings[-1].severity == "critical"
+    assert not any(one.over for one in findings)
     (end,) = [one for one in found(LossDiverging(), column([*lost, *[values[-1]] * 40])) if one.over]
     assert (end.accepted, end.at >= 3500) == (False, True)
+    learns = [2 * values[0] * 0.9998**step for step in range(3000)]
+    begun = found(LossDiverging(), column([*values, *learns, *[1e6 * values[0]] * 500]))
+    (end,) = [one for one in begun if one.over]
+    assert (end.accepted, 1500 <= end.at < 2500) == (True, True)
+    assert begun[-1].severity == "critical"

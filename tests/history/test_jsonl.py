@@ -21,7 +21,17 @@ from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.files import jsonl
 from trackside_daemon.history.files.jsonl import HOST, JsonLines, folder
 from trackside_daemon.history.sanitize import clean
-from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
+from trackside_daemon.model.records import (
+    Alert,
+    AlertNote,
+    BatchIngested,
+    Event,
+    MachineSample,
+    Notified,
+    Record,
+    RunState,
+    SessionOpened,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -210,6 +220,15 @@ def test_events_and_alerts_of_a_run_are_beside_its_samples(start: Callable[..., 
             "evidence": {},
         }
     ]
+
+
+def test_a_notification_has_its_fields_by_name(start: Callable[..., JsonLines], directory: Path) -> None:
+    sent = {"slack": Notified("critical", "loss rose"), "mail": Notified("warning", "loss rose", over=True)}
+    start().write([AlertNote("LossSpike", 1700000002.0, "r1", notified=sent)])
+    assert lines(directory / "r1" / "alerts.jsonl")[0]["notified"] == {
+        "slack": {"severity": "critical", "summary": "loss rose", "over": False},
+        "mail": {"severity": "warning", "summary": "loss rose", "over": True},
+    }
 
 
 def test_what_is_about_the_machine_is_under_host(start: Callable[..., JsonLines], directory: Path) -> None:
@@ -449,7 +468,8 @@ def test_each_gpu_has_a_flat_line_in_the_file_of_its_day_and_old_days_go(
 
 def test_the_newest_full_files_are_kept(start: Callable[..., JsonLines], directory: Path) -> None:
     writer = start(rotate_bytes=10)
+    writer.write([opened()])
     for step in range(jsonl.KEPT + 5):
         writer.write([ingested({step: {"x": 1}})])
     kept = {"samples.jsonl", *(f"samples.{number}.jsonl" for number in range(5, jsonl.KEPT + 5))}
-    assert {path.name for path in (directory / "r1").iterdir()} == kept
+    assert {path.name for path in (directory / "r1").glob("samples*")} == kept

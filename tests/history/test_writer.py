@@ -738,3 +738,41 @@ def test_at_its_end_it_writes_nothing_behind_a_message_that_cannot_be_written(
     house.writer.stop()
     assert house.acknowledged == [1]
     assert house.read() == [1.0]
+
+
+@pytest.mark.parametrize("house", [{"group": 1}], indirect=True)
+def test_at_its_end_a_message_that_fails_in_an_unexpected_way_costs_only_itself(
+    disturbed: Callable[[Iterator[Callable[[], None]]], House],
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def fails() -> None:
+        begun.set()
+        goes_on.wait(DEADLINE)
+        fail(RuntimeError("an unexpected fault"))
+
+    house = disturbed(repeat(fails, 3))
+    for number in (1, 2, 3):
+        house.put(number, float(number))
+    house.writer.start()
+    begun.wait(DEADLINE)
+    stops = threading.Thread(target=house.writer.stop)
+    stops.start()
+    eventually(lambda: house.queue.stopping)
+    goes_on.set()
+    stops.join(DEADLINE)
+    assert house.acknowledged == [1, 2, 3]
+    assert house.read() == [1.0, 3.0]
+
+
+def test_a_call_behind_a_message_that_cannot_be_written_at_the_end_is_cancelled(
+    disturbed: Callable[[Iterator[Callable[[], None]]], House],
+) -> None:
+    house = disturbed(repeat(lambda: fail(sqlite3.OperationalError("database or disk is full"))))
+    for number in (1, 2):
+        house.put(number, float(number))
+    called = house.writer.call(lambda _: None)
+    house.writer.start()
+    eventually(lambda: house.writer.stuck)
+    house.writer.stop()
+    assert called.cancelled()

@@ -288,6 +288,7 @@ class Sender:
         spools, machine = self._spools, self._machine
         if not spools and self.connected:
             spools, machine = unreadable_spools(self._connected_to), machine_id()
+        due = self._sweep_at
         orphan = next(orphaned_sessions(spools, machine, self._swept), None)
         if orphan is not None:
             self._swept.add(orphan.spool.lock_path)
@@ -296,7 +297,7 @@ class Sender:
             self._sessions.append(orphan)
             self._torn |= {orphan.id: len(orphan.spool.damage)} if orphan.spool.damage else {}
             self._answered_at = self._no_daemon_since = moment  # nothing was asked before
-        else:
+        elif self._sweep_at == due:  # else `search` was called meanwhile
             self._sweep_at = moment + self._intervals.sweep
             self.swept.set()
 

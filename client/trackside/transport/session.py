@@ -147,6 +147,8 @@ class Session(Outbox):
         self._drained = 0
         self._begun: list[bytes] = []
         """What is collected of the next batch, as `keep` writes it; empty before."""
+        self._kept_number = 0
+        """Number of the batch that `keep` wrote last."""
         self._head: list[bytes] = []
         """The hello of what `keep` writes, and when it was sent; empty if that failed."""
         self._head_at = -math.inf
@@ -295,7 +297,8 @@ class Session(Outbox):
         if self._is_due(clock, everything=everything):
             self._close(clock)
         self.settle(clock)
-        if self.spool.last and not self._batch.rows:  # it has more than what is kept, until `keep` writes again
+        # Then it has all of what is kept, until `keep` writes again; the batch that is collected may be nowhere else.
+        if self.spool.last and (not self._batch.rows or self._kept_number <= self._number):
             self.spool.end_keep()
         if len(self.gpus) > self._gpus_sent:
             self._send_gpus()
@@ -323,6 +326,7 @@ class Session(Outbox):
                     self._begun = encode(Envelope("batch", self.id, number), self._pushes(now(), self._batch))
                 kept = [SpooledMessage(one.first, one.number, one.values, one.frames) for one in self.pending]
                 frames = [*self._begun, encoded(self._counts, rows)]
+                self._kept_number = number
                 self.spool.keep(
                     [*kept, SpooledMessage(number, number, self._batch.values, frames)], self._head, directory
                 )

@@ -63,9 +63,9 @@ CRITICAL = 0.5  # rise, as a fraction of the lowest level and of its peak, from 
 
 BACK = 1 / e  # share of its peak below which a rise is on its way back, that of one time constant
 
-# Samples after which a new level becomes the accepted one, once it has lasted long enough to be critical. What is critical is never
-# accepted above the initial loss, where nothing that was learnt is left.
-ACCEPTED = 1000
+# Samples after which a new level becomes the accepted one, once it has lasted long enough to be critical. A critical one above the
+# initial loss, where nothing that was learnt is left, must have fallen to this share of its highest rise: the model learns again.
+ACCEPTED, LEARNS = 1000, 0.9
 
 # Factor by which the rate must have risen since the moment, and by which it may exceed the highest before: beyond that no
 # schedule has begun again, but the rate is higher than it ever was.
@@ -326,6 +326,7 @@ class LossDiverging:
     def _follow(self, at: int, step: int, time: float, level: float, *, context: Context) -> Iterator[Detection]:
         """Follow a rise until it is gone or accepted; it gets more severe while it stays."""
         rise, height = self._rise, level - self._lowest
+        self._peak = max(self._peak, height)
         rise.follow(calm=False)
         if height < self._calm:
             self._usual = max(self._usual, self._cost)
@@ -334,8 +335,12 @@ class LossDiverging:
             severity := self._judge_severity(height, step, time, context)
         ):
             yield self._report(severity, at, step, level, context)
-        elif rise.seen > ACCEPTED and self._lasts(time) and (rise.severity != "critical" or level < self._initial()):
+        elif rise.seen > ACCEPTED and self._lasts(time) and not self._is_lost(level):
             yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level", accepted=True)
+
+    def _is_lost(self, level: float) -> bool:
+        highest = self._last.ordered[-1] - self._lowest
+        return self._rise.severity == "critical" and level >= self._initial() and highest >= LEARNS * self._peak
 
     def _initial(self) -> float:
         return sorted(self._first)[-2]
@@ -345,7 +350,6 @@ class LossDiverging:
 
     def _judge_severity(self, height: float, step: int, time: float, context: Context) -> Severity:
         lost, part = undone(self._initial(), height, self._lowest)
-        self._peak = max(self._peak, height)
         if self._rate.is_on() or part < MUCH:
             return "info"
         self._cost += min(1.0, part)

@@ -38,8 +38,7 @@ def keys(
     port = 21791
     typer.echo(
         f"\non the daemon's machine, as the owner of {directory}:\n"
-        f"    trackside daemon --push.endpoint=tcp://0.0.0.0:{port} \\\n"
-        f"      --push.endpoint=ipc:///tmp/trackside-$UID/push.sock --push.keys={directory}\n"
+        f"    trackside daemon --push.endpoint=tcp://0.0.0.0:{port} --push.keys={directory}\n"
         "on the machine of a training job:\n"
         f"    export TRACKSIDE_ENDPOINT=tcp://{socket.gethostname()}:{port} TRACKSIDE_KEY_FILE=/PATH/{private}\n"
     )

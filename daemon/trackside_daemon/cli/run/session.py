@@ -393,7 +393,7 @@ def _profiler_directory(daemon: CommandDaemon) -> Path:
 
 def _report_unstarted(program: str, error: OSError) -> int:
     missing = isinstance(error, FileNotFoundError)
-    denied = f"not executable; name its interpreter, such as python {program}"
+    denied = "not executable" + (f"; use python {program}" if program.endswith(".py") else "")
     reason = "not found" if missing else denied if isinstance(error, PermissionError) else error.strerror
     report(f"{program}: {reason}")
     return NOT_FOUND if missing else NOT_EXECUTABLE

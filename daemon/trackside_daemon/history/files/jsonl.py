@@ -36,7 +36,6 @@ from trackside_daemon.model.records import (
     BatchIngested,
     Event,
     MachineSample,
-    Notified,
     Record,
     RunState,
     SessionOpened,
@@ -277,8 +276,8 @@ _TIMES = frozenset(("time", "started", "ended", "until"))
 def _fields(record: object, names: str) -> dict[str, Any]:
     """Return the fields of a record with these names, its times rounded to microseconds."""
     values = {name: getattr(record, name) for name in names.split()}
-    if isinstance(notified := values.get("notified"), Notified):
-        values["notified"] = notified._asdict()
+    if (notified := values.get("notified")) is not None:
+        values["notified"] = {sink: one._asdict() for sink, one in notified.items()}
     return {name: round(value, 6) if name in _TIMES and value is not None else value for name, value in values.items()}
 
 

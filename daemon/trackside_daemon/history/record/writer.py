@@ -185,6 +185,8 @@ class Writer:
         group, call = self._queue.get(timeout)
         self._began = time.monotonic()
         if group and not self._commit(group):
+            if call is not None:
+                call.future.cancel()
             return False, False  # messages that are queued behind it must not be stored without it
         if call is not None:
             self._run_call(call)
@@ -214,11 +216,12 @@ class Writer:
                 return self._commit_one_by_one(group, error)
             except Exception as error:  # noqa: BLE001  what is queued behind a message must not be stored without it
                 passes = isinstance(error, (OSError, MemoryError, sqlite3.Error))
-                if not (self._handle_failure(error, batches) if passes else self._recover(error)):
-                    return False
+                goes_on = self._handle_failure(error, batches) if passes else self._recover(error) or not is_repeated
                 # What fails again alone is dropped, except for its number: where that fails, too, the fault is not its own.
                 if not passes and (len(group) > 1 or (is_repeated and any(item.size for item in group))):
                     return self._commit_one_by_one(group, error)
+                if not goes_on:
+                    return False
                 batches, is_repeated = 0, not passes  # counted once, however often it is tried
                 continue
             if not (self._database.damage or self._database.is_gone()):
@@ -260,7 +263,8 @@ class Writer:
         if len(group) > 1:
             return all(self._commit([item]) for item in group)
         (item,) = group
-        if len(self._refused_sessions) < MAX_REFUSED_SESSIONS:  # their samples are lost; a resend would not help
+        # Their samples are lost; a resend would not help.
+        if isinstance(error, PERMANENT_ERRORS) and len(self._refused_sessions) < MAX_REFUSED_SESSIONS:
             self._refused_sessions |= {
                 record.session.id for record in item.records if isinstance(record, SessionOpened)
             }
