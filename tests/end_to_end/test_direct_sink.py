@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from end_to_end.inbox import Inbox
+from end_to_end.test_history import PATIENT
 from processes import Daemon, eventually
 
 import trackside
@@ -52,7 +53,7 @@ def test_a_nan_of_a_run_that_ends_at_once_is_firing_in_the_first_message(
     inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     daemon = start_daemon(environ=environ)
-    start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
+    start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net", **PATIENT)
     eventually(lambda: letters_about(inbox, NAN) or letters_about(inbox, NAN, "resolved"))
     assert [letter.fires(NAN) for letter in inbox.of("direct") if letter.of(NAN)] == [True]
     daemon.stop()
@@ -66,7 +67,7 @@ def test_a_nan_that_the_earlier_daemon_could_not_send_is_sent_as_firing_although
         closed.bind(("127.0.0.1", 0))
         unused = f"http://127.0.0.1:{closed.getsockname()[1]}/"
         daemon = start_daemon(environ={"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": unused})
-        start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
+        start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net", **PATIENT)
         eventually(lambda: [one for one in nans(daemon) if one["ended"] is not None])
         daemon.stop(signal.SIGKILL)
     again = start_daemon(environ=environ)
@@ -96,7 +97,7 @@ def test_a_sink_that_a_reload_adds_is_sent_only_what_fires(
     config = tmp_path / "trackside.yml"
     config.write_text("{}")
     daemon = start_daemon(f"--config.file={config}")
-    start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
+    start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net", **PATIENT)
     with trackside.init("alive", endpoint=daemon.endpoint) as run:
         run.alert("fires on", severity="critical")
         eventually(lambda: [one for one in nans(daemon) if one["ended"] is not None])
