@@ -72,7 +72,7 @@ def run_script(script: str, *arguments: str, place: Path) -> subprocess.Complete
         ("typer", "daemon", ["daemon"]),
         ("yaml", "daemon", ["daemon", "--config.file=trackside.yml"]),
         ("typer", "demo", ["demo"]),
-        ("pydantic", "daemon,top", ["top"]),
+        ("typer", "daemon,top", ["top"]),
         ("numpy", "daemon,arrow", ["archive", "runs"]),
     ],
 )
