@@ -68,6 +68,16 @@ def kept_directory(endpoint: str) -> Path | None:
     return place.with_suffix(".kept") if is_own else None
 
 
+def orphan_directories(endpoint: str) -> list[Path]:
+    """Return where an ended process of this user may have left what the daemon of an endpoint has not stored, the kept rows last.
+
+    Raises:
+        LookupError: See `spool_directories`.
+    """
+    kept = kept_directory(endpoint)
+    return [*spool_directories(os.environ, os.getuid()), *([] if kept is None else [kept])]
+
+
 def open_regular(path: Path, *, links: bool = False) -> BinaryIO:
     """Open a regular file for reading; symbolic links only with *links*. The call never blocks, as it would on a FIFO.
 

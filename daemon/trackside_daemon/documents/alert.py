@@ -19,7 +19,7 @@ from trackside_daemon.model.text import NONFINITE as NUMBERS
 from trackside_daemon.model.text import byte_size, counted, duration, moment, number, percent, with_unit
 from trackside_daemon.model.troubles import DETECTED, RULED
 
-Evidence = Callable[[Any, "Mapping[str, Any]"], Iterator[Table]]
+Evidence = Callable[[Any, Mapping[str, Any]], Iterator[Table]]
 
 BARS = "▁▂▃▄▅▆▇█"
 NONFINITE = "!"  # bar of NaN and infinities

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from trackside.auto.environment import variables
 from trackside.captures.kineto import SOCKET, socket_directory
-from trackside.environment.paths import kept_directory, machine_id, spool_directories
+from trackside.environment.paths import machine_id, orphan_directories
 from trackside.os_errors import os_error_text
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_hellos, orphaned_sessions
 from trackside.transport.sender import now
@@ -365,8 +365,7 @@ def hand_over(command: Command, launch: str, endpoint: str) -> None:
     """
     end = partial(verdict, ended=Exit(command.code))
     with suppress(LookupError, OSError, ValueError):  # there is no home, or a spool cannot be read or written
-        kept, machine = filter(None, [kept_directory(endpoint)]), machine_id()
-        places = [*spool_directories(os.environ, os.getuid()), *kept]
+        places, machine = orphan_directories(endpoint), machine_id()
         hellos = {session: hello for session, hello, _ in orphaned_hellos(places, machine)}
         own = {
             session

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.environment.paths import kept_directory, machine_id, spool_directories
+from trackside.environment.paths import machine_id, orphan_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.cli.sources.source import SourceError
@@ -161,8 +161,7 @@ class CommandSummary:
     def _left(self) -> bool:
         """Return whether a process of the command has left what the daemon has not stored yet."""
         with suppress(LookupError, OSError):
-            kept = filter(None, [kept_directory(self._daemon.endpoint)])
-            places = [*spool_directories(os.environ, os.getuid()), *kept]
+            places = orphan_directories(self._daemon.endpoint)
             hellos = [hello for _, hello, _ in orphaned_hellos(places, machine_id(), locked=True)]
             return any(hello.about is not None and hello.about.launch == self._launch for hello in hellos)
         return False
