@@ -15,6 +15,7 @@ from histories import BEGIN, column, history, opened
 from trackside_daemon.checkpoints.audit.audit import audit
 from trackside_daemon.checkpoints.audit.request import AuditRequest
 from trackside_daemon.model.checkpoint import Checkpoint
+from trackside_daemon.model.records import Event
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,6 +120,29 @@ def test_the_latest_is_the_one_that_was_saved_last_whatever_its_step_and_time(tm
         assert place.run("checkpoints", "latest", "gpt", "--good").out == f"{tmp_path}/step-100.pt\n"
         listed = json.loads(place.run("checkpoints", "gpt", "--json").out)["checkpoints"]
     assert [one["step"] for one in listed] == [3000, 200, 100]
+
+
+def test_the_latest_is_one_that_was_reported_and_is_not_listed_yet(here: Place) -> None:
+    """Or that was listed before it was written anew: a busy machine may list it a minute later."""
+    paths = {name: here.directory / f"{name}.pt" for name in ("step-60", "step-40")}
+
+    def reported(path: str, seconds: float) -> Event:
+        return Event("aaaa1111", 0, BEGIN + seconds, "checkpoint", fields={"path": path})
+
+    def latest() -> str:
+        printed: str = here.run("checkpoints", "latest", "gpt", "--good").out
+        return printed.removeprefix(f"{here.directory}/").removesuffix(".pt\n")
+
+    with history(here.history) as one:
+        one.put([reported(str(paths["step-40"]), 40), reported("step-30.pt", 70), reported("s3://step-70.pt", 70)])
+    assert latest() == "step-30"
+    write(paths["step-60"])
+    with history(here.history) as one:
+        one.put([reported(str(paths["step-60"]), 60)])
+    assert latest() == "step-60"
+    with history(here.history) as one:
+        one.put([reported(str(paths["step-40"]), 61)])
+    assert latest() == "step-40"
 
 
 def test_without_one_the_status_is_1_and_nothing_is_printed(here: Place) -> None:

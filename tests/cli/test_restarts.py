@@ -271,3 +271,25 @@ def test_a_history_that_cannot_be_written_is_no_command_without_runs() -> None:
     assert printed == [
         "the history has nothing of the command yet: database or disk is full; what it pushed waits on disk for the next daemon"
     ]
+
+
+class Busy:
+    """The answers of a daemon that has received what a training reports, and has not listed its files yet."""
+
+    live = False
+
+    def ask(self, question: Any) -> dict[str, Any]:
+        run = {"id": "run", "name": "gpt", "state": "failed", "cause": "", "started": 0.0, "ended": 1.0, "step": 9}
+        saved = {"kind": "checkpoint", "time": 1.0, "step": 8, "fields": {"path": "out/step-8.pt"}}
+        return {"checkpoints": [], "events": [saved]} if not isinstance(question, questions.Runs) else {"runs": [run]}
+
+
+def test_a_restart_begins_at_a_checkpoint_that_the_daemon_has_not_listed_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    wanted = saved(tmp_path / "out" / "step-8.pt", 8, 1.0)["path"]
+    daemon = CommandDaemon("ipc:///none", cast("ApiSource", Busy()), "")
+    facts = CommandSummary("none", daemon, None, "").facts(cast("Signals", SimpleNamespace(ending=0)), print)
+    assert facts.checkpoint(None, set()) == (wanted, [])

@@ -1,7 +1,6 @@
 """The checkpoints of the runs on this machine: found, audited, and published as records."""
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -15,11 +14,11 @@ from trackside_daemon.checkpoints.audit.files import fingerprint, is_usable
 from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.directories import Directories, RunsHere, Scans, written_files
 from trackside_daemon.checkpoints.settings import CheckpointSection
-from trackside_daemon.checkpoints.tracked import CheckpointWaits, Tracked, findings, samples
+from trackside_daemon.checkpoints.tracked import CheckpointWaits, Tracked, findings, reported, samples
 from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
-from trackside_daemon.model.checkpoint import COMPLETE, GONE, INT64, WRITING, Checkpoint, reported_step, step_of
+from trackside_daemon.model.checkpoint import COMPLETE, GONE, WRITING, Checkpoint, step_of
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.rank_process import RankProcess
@@ -155,20 +154,23 @@ class CheckpointFollower:
                 one.wanted = True
 
     def _handle_event(self, event: Event, now: float) -> None:
-        run, text = self._runs.get(event.run), event.fields.get("path")
-        if run is None or not isinstance(text, str) or "://" in text or not text:
+        run = self._runs.get(event.run)
+        saved = None if run is None else reported(event.fields, event.step, run.directory or "/")
+        if saved is None:
             return
-        path = os.path.normpath(Path(run.directory or "/") / text)
-        if not is_usable(path):
-            return
-        given, sequence = event.fields.get("metrics"), event.fields.get("sequence")
+        given = event.fields.get("metrics")
         numbers = given.items() if isinstance(given, dict) else ()
         metrics = {name: float(value) for name, value in numbers if _is_finite(value)}
-        sequence = sequence if isinstance(sequence, int) and 0 < sequence < INT64 else 0
-        step = reported_step(event.fields, event.step)
-        one = self._track(event.run, path, "event")
+        one = self._track(event.run, saved.path, "event")
         one.write(now, reported=True)
-        one.update(attempt=event.attempt, step=step, time=event.time, metrics=metrics, found="event", sequence=sequence)
+        one.update(
+            attempt=event.attempt,
+            step=saved.step,
+            time=event.time,
+            metrics=metrics,
+            found="event",
+            sequence=saved.sequence,
+        )
 
     def _of(self, run: str) -> list[Tracked]:
         """Return the checkpoints of a run, oldest first."""

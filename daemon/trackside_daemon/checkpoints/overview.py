@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trackside_daemon.checkpoints.audit.files import fingerprint, listing
+from trackside_daemon.checkpoints.tracked import reported
 from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import Values
@@ -99,6 +100,25 @@ def best(listed: Sequence[dict[str, Any]], *, highest: bool = False) -> dict[str
         if isinstance(one["value"], int | float) and isfinite(one["value"]) and one["state"] in PRESENT
     ]
     return (max if highest else min)(rated, key=lambda one: one["value"], default=None)
+
+
+def with_reported(
+    listed: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]], directory: str = ""
+) -> list[Mapping[str, Any]]:
+    """Return checkpoints of `overview`, with those that the daemon does not list yet, or not as they are now, oldest first.
+
+    Args:
+        listed: The checkpoints of a run.
+        events: Its events.
+        directory: The directory to which paths in events are relative; empty leaves out such paths.
+    """
+    found = {one["path"]: one for one in listed}
+    for event in events:
+        saved = reported(event["fields"], event["step"], directory) if event["kind"] == "checkpoint" else None
+        if saved is None or (saved.path in found and found[saved.path]["time"] >= event["time"]):
+            continue
+        found[saved.path] = {**saved._asdict(), "time": event["time"], "state": WRITING, "good": False, "reason": ""}
+    return sorted(found.values(), key=lambda one: (one["sequence"] / 1e6 or one["time"], one["step"] or -1))
 
 
 def first_usable(

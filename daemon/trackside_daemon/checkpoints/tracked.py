@@ -1,12 +1,24 @@
 """A checkpoint that is followed: the reports of it, when it is stable, and what an audit of it means."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from trackside_daemon.checkpoints.audit.files import is_usable
 from trackside_daemon.checkpoints.audit.request import CHANGING, Audited, Listing
-from trackside_daemon.model.checkpoint import COMPLETE, DAMAGED, GONE, STATES, WRITING, Checkpoint, shape_of
+from trackside_daemon.model.checkpoint import (
+    COMPLETE,
+    DAMAGED,
+    GONE,
+    INT64,
+    STATES,
+    WRITING,
+    Checkpoint,
+    reported_step,
+    shape_of,
+)
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Sample
@@ -91,6 +103,32 @@ def _room(run: str, records: Sequence[Checkpoint], free: Mapping[tuple[str, str]
     place = str(Path(last.path).parent)
     if (last.run, place) in free:
         yield Sample(f.CHECKPOINT_ROOM, (run, place), free[last.run, place] / last.bytes)
+
+
+class Reported(NamedTuple):
+    """A checkpoint as an event of the training reports it."""
+
+    path: str  # absolute
+    step: int | None  # its step; None if unknown
+    sequence: int  # as `Checkpoint.sequence`
+
+
+def reported(fields: Mapping[str, Any], pushed: int | None, directory: str) -> Reported | None:
+    """Return the checkpoint that an event reports; None if it names no file of a machine.
+
+    Args:
+        fields: The fields of the event.
+        pushed: The step that was pushed last; None before the first.
+        directory: The directory to which its path is relative; empty if that is unknown.
+    """
+    text, sequence = fields.get("path"), fields.get("sequence")
+    if not isinstance(text, str) or "://" in text or not text:
+        return None
+    path = os.path.normpath(Path(directory) / text)
+    if not path.startswith("/") or not is_usable(path):
+        return None
+    sequence = sequence if isinstance(sequence, int) and 0 < sequence < INT64 else 0
+    return Reported(path, reported_step(fields, pushed), sequence)
 
 
 class CheckpointWaits(NamedTuple):

@@ -43,6 +43,7 @@ def checkpoints(
     than its checksums. Nothing is deleted.
     """
     with errors_reported():
+        from trackside_daemon.checkpoints.overview import with_reported
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon, find_history
         from trackside_daemon.cli.sources.source import NotFoundError
         from trackside_daemon.questions import table as questions
@@ -55,12 +56,15 @@ def checkpoints(
         if audit:
             _audit(find_daemon(url), run)
         try:
-            answer = find_history(storage_path, url).ask(questions.Checkpoints(id=run, metric=metric))
+            source = find_history(storage_path, url)
+            answer = source.ask(questions.Checkpoints(id=run, metric=metric))
         except NotFoundError as error:
             fail(str(error), 1 if choice else 2)  # before its first start, a run has no checkpoint
         found = answer["checkpoints"]
         if choice == "best" and found and all(one["value"] is None for one in found):
             fail(f"run {shown(run)}: no checkpoint has a value of {shown(answer['metric'])}", 1)
+        if choice == "latest":
+            found = with_reported(found, source.ask(questions.Events(run=run))["events"])
         if choice:
             _print_one(run, _candidates(found, choice, highest=highest), good=good, here=not url)
         elif as_json:

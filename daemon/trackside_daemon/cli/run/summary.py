@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.environment.paths import machine_id, orphan_directories
@@ -23,7 +24,6 @@ from trackside_daemon.questions.runs import MOST_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
     from trackside_daemon.cli.run.signal_forwarding import Signals
@@ -35,8 +35,6 @@ COMPLETE_SECONDS = 20.0
 
 # Time limit for the alert of a death, which follows the end of its run in the history; it may be turned off.
 ALERT_SECONDS = 2.0
-
-LISTED_SECONDS = 5.0  # time limit for the daemon to list a checkpoint that a run has reported
 
 POLL_SECONDS = 0.1
 MAX_RUNS = 10  # maximum number of runs in the summary, the newest
@@ -103,8 +101,12 @@ class CommandSummary:
     def facts(self, signals: Signals, report: Callable[[str], None], ended: str = "") -> RunFacts:
         """Wait as `report` does, and return what a restart of the command needs to know.
 
+        What the training reported is a checkpoint also if the daemon, which is slow on a busy machine, lists it later.
+
         *ended* is the id of the run that `trackside run` has ended, which may call that a finish.
         """
+        from trackside_daemon.checkpoints.overview import with_reported
+
         try:
             source = self._settled(signals, report)
             runs = [] if source is None else self._runs(source)
@@ -114,26 +116,13 @@ class CommandSummary:
             if source is None or not unfinished:
                 return RunFacts()
             newest = max(unfinished, key=lambda run: run["started"])
-            found = self._checkpoints(source, newest["id"], signals)
-            return RunFacts(
-                newest["id"], newest["name"], len(runs), newest["cause"], newest["step"], tuple(reversed(found))
-            )
+            listed = source.ask(questions.Checkpoints(id=newest["id"]))["checkpoints"]
+            events = source.ask(questions.Events(run=newest["id"]))["events"]
+            found = with_reported(listed, events, str(Path.cwd()))
+            return RunFacts(newest["id"], newest["name"], len(runs), newest["cause"], newest["step"], found[::-1])
         except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"nothing is known of the command's runs: {error}")
             return RunFacts()
-
-    def _checkpoints(self, source: Source, run: str, signals: Signals) -> Sequence[Mapping[str, Any]]:
-        """Return the checkpoints of a run, with the last one that it reported, which the daemon lists a second later."""
-        events = source.ask(questions.Events(run=run))["events"]
-        paths = [str(event["fields"].get("path", "")) for event in events if event["kind"] == "checkpoint"]
-        last = os.path.normpath(paths[-1]) if paths else ""
-        until = time.monotonic() + LISTED_SECONDS
-        while True:
-            found: list[dict[str, Any]] = source.ask(questions.Checkpoints(id=run))["checkpoints"]
-            listed = not last or any(one["path"].endswith(last) for one in found)
-            if listed or not source.live or signals.ending or time.monotonic() >= until:
-                return found
-            signals.get(POLL_SECONDS)
 
     def _settled(self, signals: Signals, report: Callable[[str], None]) -> Source | None:
         """Wait until the daemon has received everything, or a signal arrives; return what has the runs, None for nothing."""
