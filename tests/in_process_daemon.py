@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from trackside_daemon.training.moment import Moment
 
 
+WRITTEN = 100
+"""Ticks after which the history is written: it drops samples that come much faster than they are written."""
+
+
 class InProcessDaemon:
     """All stages between a message or a sample and an alert.
 
@@ -70,7 +74,7 @@ class InProcessDaemon:
         self.after = 0.0
         self.moved = 0.0
         self.alerts: list[Alert] = []
-        self.samples = 0
+        self.samples = self._ticks = 0
         self.history = HistoryRecorder(place, Bounds(0), machine=machine, acknowledge=lambda _: None)
         self.history.start()
         self.state, wall = State(), lambda: self.now.wall
@@ -116,6 +120,9 @@ class InProcessDaemon:
             self.samples += len(batch.samples)
             batch.time = self.now.wall if batch.source in {"host", "gpu", TICK} else 0.0
             self.pipeline.accept(batch)
+        self._ticks += 1
+        if self._ticks % WRITTEN == 0:
+            self.history.writer.flush(60)
 
     def failures(self) -> dict[str, int]:
         """Return the failures of each stage of the pipeline that has any."""
