@@ -172,7 +172,7 @@ export function show(/** @type {Address} */ address) {
       live = overview.runs.filter((run) => !ENDED.has(run.state));
       const troubled = live.filter(troubleOf).length;
       if (live.length) setText(verdict, troubled ? `${troubled} of ${live.length} live need attention`
-        : `${plural(live.length, "live run")}, without trouble`);
+        : `${plural(live.length, "live run")}, no warnings`);
       update();
       syncRows(list, liveItems(live, loss.colors, overview), ({ run }) => run.id,
         ({ run }) => runRow(run, selection));
