@@ -130,6 +130,25 @@ def test_jumps_that_come_back_by_themselves_are_information_however_high() -> No
     assert [(one.alert, one.at) for one in findings if not one.over] == [("LossHardBatch", 400), ("LossHardBatch", 700)]
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("swing", [0.15, 1.0])
+def test_a_blow_up_that_came_back_hides_no_spike(seed: int, swing: float) -> None:
+    draw = random.Random(seed)
+    high = [20 * draw.lognormvariate(0, swing) for _ in range(80)]
+    values = falling(150, end=1, seed=seed) + high + [1 + draw.gauss(0, 0.05) for _ in range(60 + 40 * seed)]
+    at = len(values)
+    values += [3.0, 2.8, 2.5, 2.2, *[1 + draw.gauss(0, 0.05) for _ in range(30)]]
+    assert at + 3 in alarms(found(LossSpike(), column(values)), "LossSpike")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_steep_descent_hides_no_spike_after_it(seed: int) -> None:
+    draw = random.Random(seed)
+    level = [3.0] * (100 * (seed % 2)) + [1 + 30 * 0.5 ** (i / (8 + seed)) for i in range(115)]
+    values = [one * (1 + draw.gauss(0, 0.02)) for one in (*level, 1.7, 1.7, 1.6, 1.5, *[1.0] * 20)]
+    assert len(level) + 3 in alarms(found(LossSpike(), column(values)), "LossSpike")
+
+
 def test_outliers_that_come_often_are_noise() -> None:
     draw = random.Random(7)
     values = [2 * (1 + draw.gauss(0, 0.02)) * (1.6 if draw.random() < 0.03 else 1) for _ in range(4000)]

@@ -22,17 +22,11 @@ State = Literal["firing", "repeated", "resolved"]
 
 
 class Column(NamedTuple):
-    """Samples of one key, in the order in which they were pushed.
+    """Samples of one key, in the order in which they were pushed."""
 
-    Attributes:
-        steps: Steps of the training, which may fall after a restart from a checkpoint.
-        times: Unix seconds.
-        values: The pushed values, including NaN and infinities.
-    """
-
-    steps: Sequence[int]
-    times: Sequence[float]
-    values: Sequence[float]
+    steps: Sequence[int]  # of the training, which may fall after a restart from a checkpoint
+    times: Sequence[float]  # Unix seconds
+    values: Sequence[float]  # as pushed, including NaN and infinities
 
 
 class PastLayers(NamedTuple):
@@ -44,23 +38,14 @@ class PastLayers(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The last stored samples of one rank of an attempt that has not ended, from which new detectors continue.
+    """The last stored samples of one rank of an attempt that has not ended, from which new detectors continue."""
 
-    Attributes:
-        identity: The run's id and exported name, the attempt, the rank and the number of ranks.
-        columns: The samples by key; each mapping has the keys that were pushed together.
-        pushes: Time, in Unix seconds, and step of each push, in order of time.
-        roles: Roles of keys that the run states.
-        layers: The last measurements of the rank's layers, in order of time.
-        total_steps: The steps that the run is to make; None if it does not state them.
-    """
-
-    identity: Identity
-    columns: Sequence[Mapping[str, Column]]
-    pushes: Sequence[tuple[float, int]]
-    roles: Mapping[str, str] = {}
-    layers: Sequence[PastLayers] = ()
-    total_steps: int | None = None
+    identity: Identity  # the run's id and exported name, the attempt, the rank and the number of ranks
+    columns: Sequence[Mapping[str, Column]]  # the samples by key; each mapping has the keys that were pushed together
+    pushes: Sequence[tuple[float, int]]  # time, in Unix seconds, and step of each push, in order of time
+    roles: Mapping[str, str] = {}  # of keys, as the run states them
+    layers: Sequence[PastLayers] = ()  # the last measurements of the rank's layers, in order of time
+    total_steps: int | None = None  # the steps that the run is to make; None if it does not state them
 
 
 class Detection(NamedTuple):

@@ -7,11 +7,14 @@ A jump stands out above the losses before it, as a person who sees the curve wou
 few, so that it follows a falling curve. The noise comes from the last 128 distances to the level: many, so that it is stable. The
 median distance is subtracted first, because on a falling curve all numbers lie below the level. The larger the jump relative to
 the level, the fewer deviations from the noise it needs. The law was fitted to people's labels of real training logs. Where such
-jumps come often, they are noise.
+jumps come often, they are noise. Only what was seen while the level lay at or below the value that a jump reaches counts: a steep
+descent, or a blow-up that came back, says nothing about what is usual now.
 """
 
+from bisect import insort
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from math import inf
 from statistics import median
 from typing import NamedTuple
@@ -34,8 +37,7 @@ CROSSING = 2.5  # the same for the deviations where the level crosses zero: a fr
 
 GREAT = (0.75 / DEFAULTS.loss_spike_ratio, 2.0)
 """A jump that is obvious by the last 24 distances: multiple of the fraction of the level, and factor over the largest of them.
-
-It catches what the 128 distances hide when the noise was larger a while ago.
+It catches what the 128 distances hide when the noise was larger a while ago. So many must also count for the noise, else all do.
 """
 
 # A jump must be larger, by this factor, than the seventh largest of the last 64 blocks of 8 distances: a series with many
@@ -59,17 +61,11 @@ ABOVE = 4.0, 0.1
 
 
 class Jump(NamedTuple):
-    """A number that stands out.
+    """A number that stands out."""
 
-    Attributes:
-        before: The level before it.
-        noise: A robust standard deviation of the numbers before it.
-        height: The distance above the level.
-    """
-
-    before: float
-    noise: float
-    height: float
+    before: float  # the level before it
+    noise: float  # a robust standard deviation of the numbers before it
+    height: float  # the distance above the level
 
 
 class Jumps:
@@ -87,8 +83,10 @@ class Jumps:
         self._near = SortedWindow(NEAR)
         self._usual = SortedWindow(USUAL)  # distances above the level
         self._recent: deque[float] = deque(maxlen=RECENT)
-        self._peaks = SortedWindow(BLOCKS)
-        self._peak = -inf
+        self._levels: deque[float] = deque(maxlen=USUAL)  # that of each distance
+        self._peaks: deque[tuple[float, float]] = deque()  # the largest distance of each block, and its level
+        self._sorted_peaks: list[tuple[float, float]] = []
+        self._peak = -inf, -inf
         self._count = 0
         self._judged: tuple[int, list[tuple[str, float, float]]] = (0, [])
         """The count after the last number that was near a jump, and its tests."""
@@ -103,21 +101,24 @@ class Jumps:
                 jump = self._judge(before, height, value)
             self._usual.add(height)
             self._recent.append(height)
-            self._peak = max(self._peak, height)
+            self._levels.append(before)
+            if height > self._peak[0]:
+                self._peak = height, before
             self._count += 1
             if self._count % BLOCK == 0:
-                self._peaks.add(self._peak)
-                self._peak = -inf
+                self._peaks.append(self._peak)
+                insort(self._sorted_peaks, self._peak)
+                if len(self._peaks) > BLOCKS:
+                    self._sorted_peaks.remove(self._peaks.popleft())
+                self._peak = -inf, -inf
         near.add(value)
         return jump
 
     def clear(self) -> None:
         """Forget all numbers."""
-        self._near.clear()
-        self._usual.clear()
-        self._recent.clear()
-        self._peaks.clear()
-        self._peak = -inf
+        for numbers in (self._near, self._usual, self._recent, self._levels, self._peaks, self._sorted_peaks):
+            numbers.clear()
+        self._peak = -inf, -inf
 
     def explain(self) -> Iterator[Test]:
         """Yield the tests of the last number, as far as they were needed."""
@@ -131,16 +132,21 @@ class Jumps:
             yield from (Test(*one) for one in self._judged[1])
 
     def _judge(self, before: float, height: float, value: float) -> Jump | None:
-        centre, noise = self._usual.median(), self._usual.spread()
-        tests = [("rise, with the noise of 128 samples", height - centre, self._law[0][0] * noise)]
+        tests: list[tuple[str, float, float]] = []
         self._judged = self._count + 1, tests
+        peaks = (peak for peak, level in reversed(self._sorted_peaks) if level <= value)
+        like = next(islice(peaks, LIKE - 1, None), 0.0)  # while few are known, none is usual
+        tests.append(("rise, with those of recent blocks", height, UNLIKE * like))
+        if height < UNLIKE * like:
+            return None
+        usual = self._usual
+        if max(self._levels) > value:  # seldom
+            counting = sorted(one for one, level in zip(usual.arrived, self._levels, strict=True) if level <= value)
+            usual = SortedWindow(USUAL, counting) if len(counting) >= RECENT else usual
+        centre, noise = usual.median(), usual.spread()
+        tests.append(("rise, with the noise of 128 samples", height - centre, self._law[0][0] * noise))
         if height - centre < self._law[0][0] * noise and height < self._great * abs(before):
             return None
-        peaks = self._peaks.ordered
-        if len(peaks) >= LIKE:  # else few jumps are known, and none is usual
-            tests.append(("rise, with those of recent blocks", height, UNLIKE * peaks[-LIKE]))
-            if height < UNLIKE * peaks[-LIKE]:
-                return None
         lately = [abs(other - centre) for other in self._recent]
         if len(lately) >= SHORTLY:
             shortly = NORMAL * median(lately[-SHORTLY:])

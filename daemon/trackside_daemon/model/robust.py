@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 
 NORMAL = 1.4826  # standard deviations per median distance from the median, for a normal distribution
@@ -20,7 +20,7 @@ def last_digit(values: Sequence[float]) -> float:
 
 
 class SortedWindow:
-    """The last *size* numbers, sorted. Adding one costs O(log size) comparisons and one move of memory.
+    """The last *size* numbers, sorted, or some that are *ordered*. Adding one costs O(log size) comparisons and one move of memory.
 
     Attributes:
         arrived: The numbers in order of arrival.
@@ -29,10 +29,10 @@ class SortedWindow:
 
     __slots__ = ("_size", "arrived", "ordered")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, ordered: Iterable[float] = ()) -> None:
         self._size = size
         self.arrived: deque[float] = deque()
-        self.ordered: list[float] = []
+        self.ordered = list(ordered)
 
     def __len__(self) -> int:
         return len(self.ordered)
