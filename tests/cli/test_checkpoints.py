@@ -141,8 +141,11 @@ def test_the_latest_is_one_that_was_reported_and_is_not_listed_yet(here: Place) 
         one.put([reported(str(paths["step-60"]), 60)])
     assert latest() == "step-60"
     with history(here.history) as one:
-        one.put([reported(str(paths["step-40"]), 61)])
+        one.put([reported(str(paths["step-40"]), 61.5), reported(str(paths["step-40"]), 61)])
     assert latest() == "step-40"
+    with history(here.history) as one:
+        one.put([replace(record(paths["step-40"], 40, "damaged"), time=BEGIN + 61.0)])
+    assert latest() == "step-60", "another rank reports what is listed"
 
 
 def test_without_one_the_status_is_1_and_nothing_is_printed(here: Place) -> None:

@@ -278,18 +278,19 @@ class Busy:
 
     live = False
 
-    def ask(self, question: Any) -> dict[str, Any]:
+    def __init__(self, directory: Path) -> None:
+        self._directory = str(directory)
+
+    def ask(self, _: Any) -> dict[str, Any]:
         run = {"id": "run", "name": "gpt", "state": "failed", "cause": "", "started": 0.0, "ended": 1.0, "step": 9}
-        saved = {"kind": "checkpoint", "time": 1.0, "step": 8, "fields": {"path": "out/step-8.pt"}}
-        return {"checkpoints": [], "events": [saved]} if not isinstance(question, questions.Runs) else {"runs": [run]}
+        saved = {"kind": "checkpoint", "attempt": 0, "time": 1.0, "step": 8, "fields": {"path": "out/step-8.pt"}}
+        attempt = {"attempt": 0, "directory": self._directory}
+        return {"runs": [run], "checkpoints": [], "events": [saved], "attempt_list": [attempt]}
 
 
-def test_a_restart_begins_at_a_checkpoint_that_the_daemon_has_not_listed_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_restart_begins_at_a_checkpoint_that_the_daemon_has_not_listed_yet(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     wanted = saved(tmp_path / "out" / "step-8.pt", 8, 1.0)["path"]
-    daemon = CommandDaemon("ipc:///none", cast("ApiSource", Busy()), "")
+    daemon = CommandDaemon("ipc:///none", cast("ApiSource", Busy(tmp_path)), "")
     facts = CommandSummary("none", daemon, None, "").facts(cast("Signals", SimpleNamespace(ending=0)), print)
     assert facts.checkpoint(None, set()) == (wanted, [])

@@ -103,22 +103,40 @@ def best(listed: Sequence[dict[str, Any]], *, highest: bool = False) -> dict[str
 
 
 def with_reported(
-    listed: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]], directory: str = ""
+    listed: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]], attempts: Iterable[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """Return checkpoints of `overview`, with those that the daemon does not list yet, or not as they are now, oldest first.
 
     Args:
         listed: The checkpoints of a run.
-        events: Its events.
-        directory: The directory to which paths in events are relative; empty leaves out such paths.
+        events: Its events in the order in which they came, as the daemon handles those of its ranks, too.
+        attempts: Its attempts, in whose directories relative paths lie.
     """
-    found = {one["path"]: one for one in listed}
+    directories = {one["attempt"]: one.get("directory") or "" for one in attempts}
+    known = {one["path"]: one for one in listed}
+    found = dict(known)
     for event in events:
-        saved = reported(event["fields"], event["step"], directory) if event["kind"] == "checkpoint" else None
-        if saved is None or (saved.path in found and found[saved.path]["time"] >= event["time"]):
+        if event["kind"] != "checkpoint":
             continue
-        found[saved.path] = {**saved._asdict(), "time": event["time"], "state": WRITING, "good": False, "reason": ""}
-    return sorted(found.values(), key=lambda one: (one["sequence"] / 1e6 or one["time"], one["step"] or -1))
+        saved = reported(event["fields"], event["step"], directories.get(event["attempt"], ""))
+        if saved is None:
+            continue
+        if saved.path not in known or event["time"] > known[saved.path]["time"]:
+            found[saved.path] = {
+                **saved._asdict(),
+                "time": event["time"],
+                "state": WRITING,
+                "good": False,
+                "reason": "",
+            }
+        elif event["time"] == known[saved.path]["time"]:
+            found[saved.path] = known[saved.path]
+    return sorted(found.values(), key=_order)
+
+
+def _order(one: Mapping[str, Any]) -> tuple[float, int]:
+    """Return what `Checkpoint.order` is; older daemons list no sequence."""
+    return one.get("sequence", 0) / 1e6 or one["time"], -1 if one["step"] is None else one["step"]
 
 
 def first_usable(

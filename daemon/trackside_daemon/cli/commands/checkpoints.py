@@ -64,7 +64,8 @@ def checkpoints(
         if choice == "best" and found and all(one["value"] is None for one in found):
             fail(f"run {shown(run)}: no checkpoint has a value of {shown(answer['metric'])}", 1)
         if choice == "latest":
-            found = with_reported(found, source.ask(questions.Events(run=run))["events"])
+            events = source.ask(questions.Events(run=run))["events"]
+            found = with_reported(found, events, source.ask(questions.Run(id=run, limit=1))["attempt_list"])
         if choice:
             _print_one(run, _candidates(found, choice, highest=highest), good=good, here=not url)
         elif as_json:

@@ -7,7 +7,6 @@ import sqlite3
 import time
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.environment.paths import machine_id, orphan_directories
@@ -24,6 +23,7 @@ from trackside_daemon.questions.runs import MOST_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
     from trackside_daemon.cli.run.signal_forwarding import Signals
@@ -118,7 +118,8 @@ class CommandSummary:
             newest = max(unfinished, key=lambda run: run["started"])
             listed = source.ask(questions.Checkpoints(id=newest["id"]))["checkpoints"]
             events = source.ask(questions.Events(run=newest["id"]))["events"]
-            found = with_reported(listed, events, str(Path.cwd()))
+            attempts = source.ask(questions.Run(id=newest["id"], limit=1))["attempt_list"]
+            found = with_reported(listed, events, attempts)
             return RunFacts(newest["id"], newest["name"], len(runs), newest["cause"], newest["step"], found[::-1])
         except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"nothing is known of the command's runs: {error}")
