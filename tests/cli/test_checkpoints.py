@@ -134,7 +134,14 @@ def test_the_latest_is_one_that_was_reported_and_is_not_listed_yet(here: Place) 
         return printed.removeprefix(f"{here.directory}/").removesuffix(".pt\n")
 
     with history(here.history) as one:
-        one.put([reported(str(paths["step-40"]), 40), reported("step-30.pt", 70), reported("s3://step-70.pt", 70)])
+        one.put(
+            [
+                reported(str(paths["step-40"]), 40),
+                reported("step-30.pt", 70),
+                reported("s3://step-70.pt", 70),
+                reported(f"/{300 * 'x'}.pt", 80),
+            ]
+        )
     assert latest() == "step-30"
     write(paths["step-60"])
     with history(here.history) as one:

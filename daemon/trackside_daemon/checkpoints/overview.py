@@ -1,5 +1,6 @@
 """The checkpoints of a run as JSON: each with the value of a metric, and which has the best one."""
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -151,7 +152,7 @@ def first_usable(
     """
     skipped: list[str] = []
     for one in candidates:
-        if one["state"] == "gone" or (here and not Path(one["path"]).exists()):
+        if one["state"] == "gone" or (here and not os.path.exists(one["path"])):  # noqa: PTH110  of any error
             continue
         if not good or not (problem := _problem(one, here=here)):
             return one["path"], skipped
