@@ -63,8 +63,8 @@ def checkpoints(
         found = answer["checkpoints"]
         if choice == "best" and found and all(one["value"] is None for one in found):
             fail(f"run {shown(run)}: no checkpoint has a value of {shown(answer['metric'])}", 1)
-        if choice == "latest":
-            events = source.ask(questions.Events(run=run))["events"]
+        if choice == "latest" and not url:
+            events = source.ask(questions.Events(run=run, limit=10_000))["events"]
             found = with_reported(found, events, source.ask(questions.Run(id=run, limit=1))["attempt_list"])
         if choice:
             _print_one(run, _candidates(found, choice, highest=highest), good=good, here=not url)

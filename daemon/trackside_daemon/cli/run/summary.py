@@ -117,7 +117,7 @@ class CommandSummary:
                 return RunFacts()
             newest = max(unfinished, key=lambda run: run["started"])
             listed = source.ask(questions.Checkpoints(id=newest["id"]))["checkpoints"]
-            events = source.ask(questions.Events(run=newest["id"]))["events"]
+            events = source.ask(questions.Events(run=newest["id"], limit=10_000))["events"]
             attempts = source.ask(questions.Run(id=newest["id"], limit=1))["attempt_list"]
             found = with_reported(listed, events, attempts)
             return RunFacts(newest["id"], newest["name"], len(runs), newest["cause"], newest["step"], found[::-1])
