@@ -119,7 +119,7 @@ class Reading:
         step = 137 if list(self._command.kept.glob("*.spool")) else 153
         run = {"id": "run", "name": "name", "state": "failed", "cause": "", "started": 0.0, "ended": 1.0, "step": step}
         alert = {"alert": "TrainingProcessDied"}
-        return {"runs": [run], "alerts": [alert], "events": [], "checkpoints": [], "attempt_list": []}
+        return {"runs": [run], "alerts": [alert], "events": [], "run": "run", "checkpoints": []}
 
 
 def test_a_summary_waits_until_a_daemon_has_read_what_a_killed_command_kept(command: Killed) -> None:

@@ -285,7 +285,7 @@ class Busy:
         run = {"id": "run", "name": "gpt", "state": "failed", "cause": "", "started": 0.0, "ended": 1.0, "step": 9}
         saved = {"kind": "checkpoint", "attempt": 0, "time": 1.0, "step": 8, "fields": {"path": "out/step-8.pt"}}
         attempt = {"attempt": 0, "directory": self._directory}
-        return {"runs": [run], "checkpoints": [], "events": [saved], "attempt_list": [attempt]}
+        return {"runs": [run], "run": "run", "checkpoints": [], "events": [saved], "attempt_list": [attempt]}
 
 
 def test_a_restart_begins_at_a_checkpoint_that_the_daemon_has_not_listed_yet(tmp_path: Path) -> None:

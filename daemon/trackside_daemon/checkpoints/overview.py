@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from trackside_daemon.checkpoints.audit.files import fingerprint, listing
-from trackside_daemon.checkpoints.tracked import reported
 from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import Values
@@ -101,43 +100,6 @@ def best(listed: Sequence[dict[str, Any]], *, highest: bool = False) -> dict[str
         if isinstance(one["value"], int | float) and isfinite(one["value"]) and one["state"] in PRESENT
     ]
     return (max if highest else min)(rated, key=lambda one: one["value"], default=None)
-
-
-def with_reported(
-    listed: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]], attempts: Iterable[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
-    """Return checkpoints of `overview`, with those that the daemon does not list yet, or not as they are now, oldest first.
-
-    Args:
-        listed: The checkpoints of a run.
-        events: Its events in the order in which they came, as the daemon handles those of its ranks, too.
-        attempts: Its attempts, in whose directories relative paths lie.
-    """
-    directories = {one["attempt"]: one.get("directory") or "" for one in attempts}
-    known = {one["path"]: one for one in listed}
-    found = dict(known)
-    for event in events:
-        if event["kind"] != "checkpoint":
-            continue
-        saved = reported(event["fields"], event["step"], directories.get(event["attempt"], ""))
-        if saved is None:
-            continue
-        if saved.path not in known or event["time"] > known[saved.path]["time"]:
-            found[saved.path] = {
-                **saved._asdict(),
-                "time": event["time"],
-                "state": WRITING,
-                "good": False,
-                "reason": "",
-            }
-        elif event["time"] == known[saved.path]["time"]:
-            found[saved.path] = known[saved.path]
-    return sorted(found.values(), key=_order)
-
-
-def _order(one: Mapping[str, Any]) -> tuple[float, int]:
-    """Return what `Checkpoint.order` is; older daemons list no sequence."""
-    return one.get("sequence", 0) / 1e6 or one["time"], -1 if one["step"] is None else one["step"]
 
 
 def first_usable(

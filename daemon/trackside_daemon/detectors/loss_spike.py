@@ -11,7 +11,6 @@ jumps come often, they are noise. Only what was seen while the level lay at or b
 descent, or a blow-up that came back, says nothing about what is usual now.
 """
 
-from bisect import insort
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -22,7 +21,7 @@ from typing import NamedTuple
 from trackside_daemon.detectors.base import HUGE, Column, Context, Detection, Episode, Test
 from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.model.records import STEP
-from trackside_daemon.model.robust import NORMAL, SortedWindow, last_digit
+from trackside_daemon.model.robust import NORMAL, LastSorted, SortedWindow, last_digit, quartile_spread
 from trackside_daemon.model.text import factor, number, times
 
 # Number of samples in: the level; the noise; the recent noise. As many numbers as a level has are needed for it, and as many
@@ -84,8 +83,7 @@ class Jumps:
         self._usual = SortedWindow(USUAL)  # distances above the level
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._levels: deque[float] = deque(maxlen=USUAL)  # that of each distance
-        self._peaks: deque[tuple[float, float]] = deque()  # the largest distance of each block, and its level
-        self._sorted_peaks: list[tuple[float, float]] = []
+        self._peaks = LastSorted[tuple[float, float]](BLOCKS)  # the largest distance of each block, and its level
         self._peak = -inf, -inf
         self._count = 0
         self._judged: tuple[int, list[tuple[str, float, float]]] = (0, [])
@@ -106,17 +104,14 @@ class Jumps:
                 self._peak = height, before
             self._count += 1
             if self._count % BLOCK == 0:
-                self._peaks.append(self._peak)
-                insort(self._sorted_peaks, self._peak)
-                if len(self._peaks) > BLOCKS:
-                    self._sorted_peaks.remove(self._peaks.popleft())
+                self._peaks.add(self._peak)
                 self._peak = -inf, -inf
         near.add(value)
         return jump
 
     def clear(self) -> None:
         """Forget all numbers."""
-        for numbers in (self._near, self._usual, self._recent, self._levels, self._peaks, self._sorted_peaks):
+        for numbers in (self._near, self._usual, self._recent, self._levels, self._peaks):
             numbers.clear()
         self._peak = -inf, -inf
 
@@ -134,16 +129,18 @@ class Jumps:
     def _judge(self, before: float, height: float, value: float) -> Jump | None:
         tests: list[tuple[str, float, float]] = []
         self._judged = self._count + 1, tests
-        peaks = (peak for peak, level in reversed(self._sorted_peaks) if level <= value)
-        like = next(islice(peaks, LIKE - 1, None), 0.0)  # while few are known, none is usual
-        tests.append(("rise, with those of recent blocks", height, UNLIKE * like))
-        if height < UNLIKE * like:
-            return None
-        usual = self._usual
+        peaks = (peak for peak, level in reversed(self._peaks.ordered) if level <= value)
+        like = next(islice(peaks, LIKE - 1, None), None)
+        if like is not None:  # else few jumps are known, and none is usual
+            tests.append(("rise, with those of recent blocks", height, UNLIKE * like))
+            if height < UNLIKE * like:
+                return None
+        usual = self._usual.ordered
         if max(self._levels) > value:  # seldom
-            counting = sorted(one for one, level in zip(usual.arrived, self._levels, strict=True) if level <= value)
-            usual = SortedWindow(USUAL, counting) if len(counting) >= RECENT else usual
-        centre, noise = usual.median(), usual.spread()
+            pairs = zip(self._usual.arrived, self._levels, strict=True)
+            counting = sorted(one for one, level in pairs if level <= value)
+            usual = counting if len(counting) >= RECENT else usual
+        centre, noise = median(usual), quartile_spread(usual)
         tests.append(("rise, with the noise of 128 samples", height - centre, self._law[0][0] * noise))
         if height - centre < self._law[0][0] * noise and height < self._great * abs(before):
             return None

@@ -58,7 +58,12 @@ class Checkpoint:
     @property
     def order(self) -> tuple[float, int]:
         """The key that sorts checkpoints from the oldest to the newest."""
-        return self.sequence / 1e6 or self.time, -1 if self.step is None else self.step
+        return saving_order(self.sequence, self.time, self.step)
+
+
+def saving_order(sequence: int, time: float, step: int | None) -> tuple[float, int]:
+    """Return `Checkpoint.order` of a checkpoint."""
+    return sequence / 1e6 or time, -1 if step is None else step
 
 
 def as_json(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from msgspec import Meta
 
 from trackside.limits import CODE_KEY
 from trackside_daemon.questions.question import MissingError, OfRun, Question, RunNames
+from trackside_daemon.questions.runs import MOST_EVENTS, Events, Run
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable, Mapping
 
     from trackside_daemon.history.media.index import MediaFile
     from trackside_daemon.model.capture import Capture as CaptureRecord
@@ -81,6 +83,40 @@ class Checkpoints(OfRun, frozen=True, kw_only=True):
         from trackside_daemon.checkpoints.overview import overview
 
         return overview(connection, self.uid(connection), self.metric)
+
+
+def with_reported(ask: Callable[[Question], dict[str, Any]], answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the checkpoints of an answer to `Checkpoints`, and what the training has reported meanwhile, the oldest first.
+
+    A daemon that is slow, as on a busy machine, lists a reported one later. Events of several ranks come in the order in which the
+    daemon handles them.
+
+    Args:
+        ask: Answers the further questions.
+        answer: The answer.
+    """
+    from trackside_daemon.checkpoints.tracked import reported
+    from trackside_daemon.model.checkpoint import Checkpoint, as_json, saving_order
+
+    run = answer["run"]
+    found = ask(Events(run=run, limit=MOST_EVENTS))["events"]
+    events = [one for one in found if one["kind"] == "checkpoint" and isinstance(one["fields"].get("path"), str)]
+    relative = any(not one["fields"]["path"].startswith("/") for one in events)
+    attempts = ask(Run(id=run, limit=1))["attempt_list"] if relative else []
+    directories = {one["attempt"]: one.get("directory") or "" for one in attempts}
+    listed = {one["path"]: one for one in answer["checkpoints"]}
+    known = dict(listed)
+    for event in events:
+        saved = reported(event["fields"], event["step"], directories.get(event["attempt"], ""))
+        if saved is None:
+            continue
+        if saved.path not in listed or event["time"] > listed[saved.path]["time"]:
+            place = saved.path, event["attempt"], event["time"], "event"
+            known[saved.path] = as_json(Checkpoint(run, *place, step=saved.step, sequence=saved.sequence))
+        elif event["time"] == listed[saved.path]["time"]:
+            known[saved.path] = listed[saved.path]
+    # Older daemons list no sequence.
+    return sorted(known.values(), key=lambda one: saving_order(one.get("sequence", 0), one["time"], one["step"]))
 
 
 class Console(OfRun, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trackside_daemon.questions.question import Live
 
 MOST_RUNS = 10_000
+MOST_EVENTS = 10_000  # in one answer
 MOST_METRICS = 100_000  # summaries of series in one answer, about 25 MB of JSON
 
 
@@ -199,7 +200,7 @@ class Events(Question, frozen=True, kw_only=True):
     fields = ("events",)
     about = "limit is at most 10000."
     run: RunName = ""
-    limit: Annotated[Limit, Meta(le=10_000)] = 1000
+    limit: Annotated[Limit, Meta(le=MOST_EVENTS)] = 1000
 
     def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.history.read import reader

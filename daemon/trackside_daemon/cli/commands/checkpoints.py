@@ -43,10 +43,10 @@ def checkpoints(
     than its checksums. Nothing is deleted.
     """
     with errors_reported():
-        from trackside_daemon.checkpoints.overview import with_reported
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon, find_history
         from trackside_daemon.cli.sources.source import NotFoundError
         from trackside_daemon.questions import table as questions
+        from trackside_daemon.questions.artifacts import with_reported
 
         choice, run = (what[0], what[1]) if len(what) == 2 and what[0] in CHOICES else ("", what[0])
         if what == [run] and run in CHOICES:
@@ -64,8 +64,7 @@ def checkpoints(
         if choice == "best" and found and all(one["value"] is None for one in found):
             fail(f"run {shown(run)}: no checkpoint has a value of {shown(answer['metric'])}", 1)
         if choice == "latest" and not url:
-            events = source.ask(questions.Events(run=run, limit=10_000))["events"]
-            found = with_reported(found, events, source.ask(questions.Run(id=run, limit=1))["attempt_list"])
+            found = with_reported(source.ask, answer)
         if choice:
             _print_one(run, _candidates(found, choice, highest=highest), good=good, here=not url)
         elif as_json:

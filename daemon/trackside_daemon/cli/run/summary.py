@@ -19,6 +19,7 @@ from trackside_daemon.documents.run import elapsed
 from trackside_daemon.history import directory
 from trackside_daemon.model.text import duration, number
 from trackside_daemon.questions import table as questions
+from trackside_daemon.questions.artifacts import with_reported
 from trackside_daemon.questions.runs import MOST_METRICS
 
 if TYPE_CHECKING:
@@ -101,12 +102,8 @@ class CommandSummary:
     def facts(self, signals: Signals, report: Callable[[str], None], ended: str = "") -> RunFacts:
         """Wait as `report` does, and return what a restart of the command needs to know.
 
-        What the training reported is a checkpoint also if the daemon, which is slow on a busy machine, lists it later.
-
         *ended* is the id of the run that `trackside run` has ended, which may call that a finish.
         """
-        from trackside_daemon.checkpoints.overview import with_reported
-
         try:
             source = self._settled(signals, report)
             runs = [] if source is None else self._runs(source)
@@ -116,10 +113,7 @@ class CommandSummary:
             if source is None or not unfinished:
                 return RunFacts()
             newest = max(unfinished, key=lambda run: run["started"])
-            listed = source.ask(questions.Checkpoints(id=newest["id"]))["checkpoints"]
-            events = source.ask(questions.Events(run=newest["id"], limit=10_000))["events"]
-            attempts = source.ask(questions.Run(id=newest["id"], limit=1))["attempt_list"]
-            found = with_reported(listed, events, attempts)
+            found = with_reported(source.ask, source.ask(questions.Checkpoints(id=newest["id"])))
             return RunFacts(newest["id"], newest["name"], len(runs), newest["cause"], newest["step"], found[::-1])
         except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"nothing is known of the command's runs: {error}")
